@@ -1,0 +1,459 @@
+"""A lesson's folder -> `Lesson`, and the `RunConfig` of each of its runs. All validation of lesson.toml is here.
+
+Settings are layered, later ones win:  [base] <- [profiles.P] <- [arms.ROLE] <- [profiles.P.arms.ROLE]
+Every problem of every lesson is collected and reported at once, each with its file, line and key.
+"""
+
+import datetime
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from engine.errors import UserError, nearest, problem, shown
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Frozen(BaseModel):
+    """Unknown keys are errors, types are not bent ("12" is no number), nothing changes after it was read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Settings(Frozen):
+    """Everything that decides what one arm computes. A new field needs a default, so that it makes no old run stale."""
+
+    # Text
+    corpus: Literal["shakespeare"]  # e.g. the plays, 5.3 MB; training/corpus.py says where each comes from
+    tokenizer: Literal["bytes"] = "bytes"  # 256 tokens, one a byte: nothing to train, nothing unknown
+
+    # Model (training/model.py)
+    layers: Count
+    heads: Count
+    width: Count  # numbers per token; a multiple of heads
+    context: Count  # tokens that the model sees at once
+    dropout: Share = 0.0  # share of activations zeroed in training; it draws from a random generator at every step
+
+    # Optimisation (training/optim.py)
+    steps: Count  # optimizer updates
+    batch: Count  # sequences of `context` tokens a step
+    lr: Annotated[float, Field(gt=0)]  # peak learning rate
+    lr_final_share: Share = 0.1  # the schedule ends at this share of lr
+    schedule: Literal["constant", "cosine"] = "cosine"
+    warmup: Annotated[int, Field(ge=0)] = 0  # steps of linear ramp to lr
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1  # on matrices only
+    beta1: Share = 0.9
+    beta2: Share = 0.95  # 0.999 remembers 1,000 steps: too long for a run that short
+    clip: Annotated[float, Field(ge=0)] = 1.0  # largest gradient norm; 0 = never clip
+
+    # Evaluation (training/evaluate.py)
+    eval_every: Count = 100  # steps
+    eval_tokens: Count = 32_768  # of the validation text, always the same ones
+
+    # Checkpoints and faults (training/checkpoint.py)
+    checkpoint_every: Count  # steps
+    kills: Annotated[int, Field(ge=0)] = 0  # SIGKILLs of the run, at steps drawn from the seed
+    resume_without: Literal["nothing", "optimizer", "generators"] = "nothing"  # what a resume deliberately forgets
+
+    # Machine
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: Count = 1  # CPU threads an arm; another number gives other bits, so it is never derived from the machine
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Settings":
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if self.warmup >= self.steps:
+            raise ValueError(f"warmup {self.warmup} leaves none of the {self.steps} steps at full learning rate")
+        if self.kills >= self.steps:
+            raise ValueError(f"{self.kills} kills do not fit between {self.steps} steps")
+        return self
+
+    def stated(self) -> dict[str, Any]:
+        """The settings that differ from the defaults: what a run folder keeps and what staleness compares."""
+        return self.model_dump(exclude_defaults=True)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run to train: e.g. lesson "1.7", profile "cpu", arm "often", seed 3."""
+
+    lesson: str
+    profile: str
+    arm: str
+    seed: int
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}-s{self.seed}"
+
+
+class Claim(Frozen):
+    text: str
+    holds: str  # an expression; false fails the build
+    evidence: list[str] = []  # expressions with a format, e.g. "rare.final.redone_steps | count"
+
+
+class Reference(Frozen):
+    """What the reference lab saw. Its figures are theirs: cited, never computed."""
+
+    source: str
+    url: str
+    says: str
+    agrees: str  # our comment, with expressions
+    figures: dict[str, float]
+
+
+class Arm(Frozen):
+    """One arm as the lesson states it; all that is no key of this class is a setting."""
+
+    label: str  # how the page names it
+    role: Literal["compared", "control", "ablation"] = "compared"
+    also_changes: list[str] = []  # settings that only this arm may change beside the lesson's `change`
+    settings: dict[str, Any] = {}
+
+
+class Metric(Frozen):
+    name: str
+    label: str
+    unit: str
+    better: Literal["lower", "higher"]
+
+
+class Spec(Frozen):
+    """lesson.toml, key by key."""
+
+    id: Annotated[str, Field(pattern=r"^[1-9][0-9]*\.[1-9][0-9]*$")]  # a string: "1.10" is not "1.1"
+    topic: str
+    title: str
+    teaches: str
+    question: str
+    result: str
+    status: Literal["announced", "published"]
+    date: datetime.date
+    change: list[str]
+    headline: str  # the profile that carries prose and claims
+    seeds: Annotated[list[int], Field(min_length=1)]
+    compare: Annotated[list[tuple[str, str]], Field(min_length=1)]
+    metric: Metric
+    base: dict[str, Any]
+    profiles: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    arms: Annotated[dict[str, Arm], Field(min_length=2)]
+    claims: Annotated[list[Claim], Field(min_length=1)]
+    reference: Reference | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_arms_and_pairs(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """[arms.ROLE] mixes our keys with settings, and TOML has no tuples."""
+        raw = dict(raw)
+        if isinstance(raw.get("arms"), dict):
+            raw["arms"] = {role: _split_arm(arm) for role, arm in raw["arms"].items()}
+        if isinstance(raw.get("compare"), list):
+            raw["compare"] = [tuple(pair) if isinstance(pair, list) else pair for pair in raw["compare"]]
+        return raw
+
+
+def _split_arm(arm: Any) -> Any:
+    if not isinstance(arm, dict):
+        return arm
+    ours = {key: value for key, value in arm.items() if key in Arm.model_fields and key != "settings"}
+    return ours | {"settings": {key: value for key, value in arm.items() if key not in ours}}
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A valid lesson: its spec, its folder, and the settings of each arm in each profile."""
+
+    folder: Path
+    spec: Spec
+    settings: dict[str, dict[str, Settings]]  # profile -> role -> settings
+    lines: dict[tuple[str, ...], int]  # key -> its line in lesson.toml
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def sort_key(self) -> tuple[int, ...]:
+        return id_key(self.spec.id)
+
+    @property
+    def toml(self) -> Path:
+        return self.folder / "lesson.toml"
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "page.md"
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The two arms that the headline verdict compares."""
+        return self.spec.compare[0]
+
+    def where(self, *key: str) -> str:
+        return f"{shown(self.toml)}:{_line_of(self.lines, key)} {_dotted(key)}"
+
+    def runs(self, profile: str, seeds: list[int], arms: list[str]) -> list[RunConfig]:
+        """Seed by seed, so that the first complete comparison is there as early as possible."""
+        settings = self.settings[profile]
+        return [RunConfig(self.id, profile, arm, seed, settings[arm]) for seed in seeds for arm in arms]
+
+    @cached_property
+    def changed_settings(self) -> list[str]:
+        """The settings of the headline profile that are not the same in every arm, in the order of the class."""
+        arms = self.settings[self.spec.headline].values()
+        return [key for key in Settings.model_fields if len({getattr(arm, key) for arm in arms}) > 1]
+
+
+def id_key(lesson_id: str) -> tuple[int, ...]:
+    """Sorts 1.9 < 1.10 < 2.1."""
+    return tuple(int(part) for part in lesson_id.split("."))
+
+
+def load_lessons(folder: Path) -> list[Lesson]:
+    """Every lesson below `folder`, by id. UserError with all problems of all lessons."""
+    if not folder.is_dir():
+        raise UserError(problem(shown(folder), "no such folder", next="name the lessons' folder with --lessons DIR"))
+    lessons, problems = [], []
+    for toml in sorted(folder.glob("*/lesson.toml")):
+        try:
+            lessons.append(load_lesson(toml.parent))
+        except UserError as error:
+            problems.extend(error.problems)
+    problems.extend(_folders_without_spec(folder))
+    problems.extend(_ids_used_twice(lessons))
+    if problems:
+        raise UserError(*problems)
+    return sorted(lessons, key=lambda lesson: lesson.sort_key)
+
+
+def _folders_without_spec(folder: Path) -> Iterator[str]:
+    for page in sorted(folder.glob("*/page.md")):
+        if not (page.parent / "lesson.toml").exists():
+            yield problem(shown(page.parent), "a page without lesson.toml", next="write lesson.toml beside page.md")
+
+
+def _ids_used_twice(lessons: list[Lesson]) -> Iterator[str]:
+    first: dict[str, Lesson] = {}
+    for lesson in lessons:
+        other = first.setdefault(lesson.id, lesson)
+        if other is not lesson:
+            yield problem(
+                lesson.where("id"),
+                "this id is used twice",
+                got=f'"{lesson.id}", as in {other.where("id")}',
+                next="give one of the two lessons another id",
+            )
+
+
+def load_lesson(folder: Path) -> Lesson:
+    """One lesson from its folder. UserError with all problems."""
+    toml = folder / "lesson.toml"
+    raw, lines = _read_toml(toml)
+    problems = (
+        []
+        if (folder / "page.md").is_file()
+        else [problem(shown(folder / "page.md"), "missing", next="write the lesson's prose there")]
+    )
+    try:
+        spec = Spec.model_validate(raw)
+    except ValidationError as error:
+        problems += [_as_problem(toml, lines, {}, detail) for detail in error.errors()]
+        raise UserError(*problems) from None
+    settings, found = _resolve_settings(toml, lines, spec)
+    lesson = Lesson(folder, spec, settings, lines)
+    problems += found
+    problems += _names_that_do_not_exist(lesson)
+    if not problems:
+        problems += _undeclared_changes(lesson)
+    if problems:
+        raise UserError(*problems)
+    return lesson
+
+
+def _read_toml(toml: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
+    try:
+        text = toml.read_text(encoding="utf-8")
+        return tomllib.loads(text), _key_lines(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"at line (\d+)", str(error))
+        line = at[1] if at else str(len(text.splitlines()))
+        what = str(error).split(" (at ")[0]
+        raise UserError(
+            problem(f"{shown(toml)}:{line}", "this is not valid TOML", got=what, next="mend the line")
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(problem(shown(toml), "not UTF-8 text", got=str(error), next="save the file as UTF-8")) from None
+    except OSError as error:
+        raise UserError(
+            problem(shown(toml), "cannot be read", got=error.strerror, next="check the file's permissions")
+        ) from None
+
+
+def _key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line of each key and table: tomllib does not tell. Keys of an array of tables carry its index as text."""
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    counts: dict[tuple[str, ...], int] = {}
+    inside_text = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        opens = line.count('"""') + line.count("'''")
+        if not inside_text:
+            if header := re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", line):
+                table = _split_key(header[2])
+                if header[1] == "[[":
+                    counts[table] = counts.get(table, -1) + 1
+                    table = (*table, str(counts[table]))
+                lines[table] = number
+            elif key := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+                lines[table + _split_key(key[1])] = number
+        inside_text ^= opens % 2 == 1
+    return lines
+
+
+def _split_key(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", dotted))
+
+
+def _line_of(lines: dict[tuple[str, ...], int], key: tuple[str, ...]) -> int:
+    """The key's own line, or its table's, or the file's first."""
+    while key and key not in lines:
+        key = key[:-1]
+    return lines.get(key, 1)
+
+
+def _dotted(key: tuple[str, ...]) -> str:
+    return ".".join(key)
+
+
+def _as_problem(toml: Path, lines: dict, origin: dict[str, tuple[str, ...]], detail: Any) -> str:
+    """One pydantic error in our words. `origin` maps a setting to the layer that stated it."""
+    loc = tuple(str(part) for part in detail["loc"])
+    key = origin.get(loc[0], loc) if loc and origin else loc
+    where = f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}".rstrip()
+    if detail["type"] == "extra_forbidden":
+        known = Settings if origin else _model_at(loc)
+        return problem(
+            where,
+            "unknown key",
+            got=loc[-1],
+            expected=nearest(loc[-1], list(known.model_fields)),
+            next="rename the key or take it out",
+        )
+    if detail["type"] == "missing":
+        return problem(where, "missing key", expected=f"{loc[-1]} = …", next="add the key")
+    got = None if isinstance(detail["input"], dict) else repr(detail["input"])
+    return problem(
+        where, "wrong value", got=got, expected=detail["msg"].removeprefix("Value error, "), next="mend the value"
+    )
+
+
+def _model_at(loc: tuple[str, ...]) -> type[BaseModel]:
+    return (
+        {"claims": Claim, "reference": Reference, "arms": Arm, "metric": Metric}.get(loc[0], Spec)
+        if len(loc) > 1
+        else Spec
+    )
+
+
+def _resolve_settings(toml: Path, lines: dict, spec: Spec) -> tuple[dict[str, dict[str, Settings]], list[str]]:
+    resolved: dict[str, dict[str, Settings]] = {}
+    problems: list[str] = []
+    for profile, layer in spec.profiles.items():
+        overrides = layer.get("arms", {})
+        for role in sorted(overrides.keys() - spec.arms.keys()):
+            where = (
+                f"{shown(toml)}:{_line_of(lines, ('profiles', profile, 'arms', role))} profiles.{profile}.arms.{role}"
+            )
+            problems.append(
+                problem(
+                    where, "no such arm", got=role, expected=nearest(role, list(spec.arms)), next="rename the table"
+                )
+            )
+        resolved[profile] = {}
+        for role, arm in spec.arms.items():
+            merged, origin = {}, {}
+            for path, values in (
+                (("base",), spec.base),
+                (("profiles", profile), {key: value for key, value in layer.items() if key != "arms"}),
+                (("arms", role), arm.settings),
+                (("profiles", profile, "arms", role), overrides.get(role, {})),
+            ):
+                merged |= values
+                origin |= {key: (*path, key) for key in values}
+            try:
+                resolved[profile][role] = Settings.model_validate(merged)
+            except ValidationError as error:
+                fallback = {str(e["loc"][0]): ("arms", role) for e in error.errors() if e["loc"]}
+                problems += [_as_problem(toml, lines, (fallback | origin) or {"": ()}, e) for e in error.errors()]
+    return resolved, list(dict.fromkeys(problems))  # a mistake in [base] shows in every arm: once is enough
+
+
+def _names_that_do_not_exist(lesson: Lesson) -> Iterator[str]:
+    spec, roles, keys = lesson.spec, list(lesson.spec.arms), list(Settings.model_fields)
+    named = [(("compare",), "no such arm", name, roles) for pair in spec.compare for name in pair]
+    named += [(("headline",), "no such profile", spec.headline, list(spec.profiles))]
+    named += [(("change",), "no such setting", key, keys) for key in spec.change]
+    named += [
+        (("arms", role, "also_changes"), "no such setting", key, keys)
+        for role, arm in spec.arms.items()
+        for key in arm.also_changes
+    ]
+    for key, what, name, known in named:
+        if name not in known:
+            yield problem(lesson.where(*key), what, got=name, expected=nearest(name, known), next="rename it")
+
+
+def _undeclared_changes(lesson: Lesson) -> Iterator[str]:
+    """The one change: an arm may differ from the first compared arm only in what the lesson declares."""
+    first = lesson.pair[0]
+    for profile, arms in lesson.settings.items():
+        for role, settings in arms.items():
+            allowed = {*lesson.spec.change, *lesson.spec.arms[role].also_changes, *lesson.spec.arms[first].also_changes}
+            for key in Settings.model_fields:
+                ours, theirs = getattr(settings, key), getattr(arms[first], key)
+                if ours != theirs and key not in allowed:
+                    yield problem(
+                        f"{lesson.where('arms', role)} in profile {profile}",
+                        f"differs from arm {first} in a setting that is not declared",
+                        got=f"{key} = {ours!r}, where {first} has {theirs!r}",
+                        expected=f"no difference but in {', '.join(sorted(allowed))}",
+                        next=f'make them equal, or name "{key}" in change or in the arm\'s also_changes',
+                    )
+
+
+class Phase(Frozen):
+    number: Count
+    title: str
+
+
+class Site(Frozen):
+    """lessons/site.toml: all that is about the site as a whole."""
+
+    title: str
+    tagline: str
+    base_url: Annotated[
+        str, Field(pattern=r"^https?://[^ ]+[^/]$")
+    ]  # e.g. https://train.galvyn.xyz, no slash at the end
+    author: str
+    repository: str
+    phases: list[Phase]
+
+
+def load_site(folder: Path) -> Site:
+    """site.toml of a lessons' folder. UserError with all problems."""
+    toml = folder / "site.toml"
+    raw, lines = _read_toml(toml)
+    try:
+        return Site.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(*(_as_problem(toml, lines, {}, detail) for detail in error.errors())) from None

@@ -1,0 +1,44 @@
+"""How well the model predicts text it never trained on."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.training.model import GPT
+
+SEQUENCES_AT_ONCE = 32  # a matter of memory: the sum over all tokens is the result, so the number does not show in it
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A fixed stretch of validation text, cut into windows. The same for every arm, seed and step."""
+
+    inputs: torch.Tensor  # (N, T)
+    targets: torch.Tensor  # (N, T)
+    target_bytes: int  # bytes of text that the targets spell
+
+
+def make_validation(tokens: np.ndarray, context: int, count: int, byte_lengths: np.ndarray, device: str) -> Validation:
+    """The first `count` tokens (or all there are) in whole windows of `context`. ValueError if not one window fits."""
+    windows = min(count, len(tokens) - 1) // context
+    if windows < 1:
+        raise ValueError(f"{len(tokens)} validation tokens hold no window of {context} + 1")
+    inputs = tokens[: windows * context].astype(np.int64).reshape(windows, context)
+    targets = tokens[1 : windows * context + 1].astype(np.int64).reshape(windows, context)
+    as_tensor = lambda ids: torch.from_numpy(ids).to(device)
+    return Validation(as_tensor(inputs), as_tensor(targets), int(byte_lengths[targets].sum()))
+
+
+@torch.no_grad()
+def evaluate(model: GPT, validation: Validation) -> tuple[float, float]:
+    """(nats per token, bits per byte). Bits per byte compares models with different tokenizers: nats of the whole
+    text / (ln 2 · its bytes). Dropout is off, so nothing is drawn and how often one evaluates changes no training."""
+    model.eval()
+    nats = 0.0  # a Python float: float32 would lose digits over many windows
+    parts = zip(validation.inputs.split(SEQUENCES_AT_ONCE), validation.targets.split(SEQUENCES_AT_ONCE), strict=True)
+    for inputs, targets in parts:
+        nats += model.loss(inputs, targets).item() * targets.numel()
+    model.train()
+    return nats / validation.targets.numel(), nats / (math.log(2) * validation.target_bytes)
