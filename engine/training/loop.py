@@ -324,7 +324,7 @@ def redone_seconds(events: list[dict[str, Any]]) -> float:
         if event["event"] == "resumed":
             total_s += now_s - since_s  # of the attempt before: it never got back
             since_s, now_s, goal = event["wall_s"], event["wall_s"], event["step"] + event["redone"]
-        elif event["event"] == "step" and event["step"] <= goal:
+        elif event["event"] == "step" and goal and event["step"] <= goal:
             now_s = event["wall_s"]
     return total_s + now_s - since_s
 
