@@ -43,3 +43,14 @@ def shown(path: Path | str) -> str:
     """A path as a person would type it: relative when it lies under the current folder."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
+
+
+def disk_problem(error: OSError) -> str:
+    """A full disk or a missing permission, said like any other problem."""
+    where = shown(error.filename) if error.filename else "this disk"
+    return problem(
+        where,
+        "cannot be read or written",
+        got=error.strerror,
+        next="make room or allow access there, then run the same command again",
+    )

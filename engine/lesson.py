@@ -99,7 +99,16 @@ class RunConfig:
 class Claim(Frozen):
     text: str
     holds: str  # an expression; false fails the build
-    evidence: list[str] = []  # expressions with a format, e.g. "rare.final.redone_steps | count"
+
+
+class Chart(Frozen):
+    kind: Literal["curve", "progress"]  # a metric against steps; or steps done against time, with what was redone
+    metric: str = "val_loss"  # of a curve: a column of metrics.parquet
+    title: str
+    y_label: str
+    caption: str  # what to look at, with expressions
+    from_step: Annotated[int, Field(ge=0)] = 0  # of a curve: leave out what comes before, e.g. the first steep fall
+    arms: list[str] = []  # which arms to draw; all of them if empty
 
 
 class Reference(Frozen):
@@ -147,6 +156,7 @@ class Spec(Frozen):
     base: dict[str, Any]
     profiles: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     arms: Annotated[dict[str, Arm], Field(min_length=2)]
+    charts: Annotated[list[Chart], Field(min_length=1)]
     claims: Annotated[list[Claim], Field(min_length=1)]
     reference: Reference | None = None
 
@@ -359,7 +369,7 @@ def _as_problem(toml: Path, lines: dict, origin: dict[str, tuple[str, ...]], det
 
 def _model_at(loc: tuple[str, ...]) -> type[BaseModel]:
     return (
-        {"claims": Claim, "reference": Reference, "arms": Arm, "metric": Metric}.get(loc[0], Spec)
+        {"claims": Claim, "charts": Chart, "reference": Reference, "arms": Arm, "metric": Metric}.get(loc[0], Spec)
         if len(loc) > 1
         else Spec
     )
@@ -407,6 +417,9 @@ def _names_that_do_not_exist(lesson: Lesson) -> Iterator[str]:
         (("arms", role, "also_changes"), "no such setting", key, keys)
         for role, arm in spec.arms.items()
         for key in arm.also_changes
+    ]
+    named += [
+        (("charts", str(n)), "no such arm", role, roles) for n, chart in enumerate(spec.charts) for role in chart.arms
     ]
     for key, what, name, known in named:
         if name not in known:

@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.errors import UserError, problem, shown
-from engine.lesson import RunConfig, Settings
+from engine.lesson import Lesson, RunConfig, Settings
 
 # Raised on purpose when a change of code changes what a run computes: it makes every recorded run stale.
 NUMERICS_VERSION = 1
 MAX_ROWS = 1_000
+WITH_CHANGES = " with changes"  # behind the commit of a run whose tree was not clean
 
 UNITS = {  # column -> (type, unit, meaning)
     "step": (pa.int32(), "optimizer updates", "updates done; 0 is the model before training"),
@@ -189,6 +191,11 @@ class Run:
     def name(self) -> str:
         return f"{self.arm}-s{self.seed}"
 
+    @property
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Two runs of one seed and equal fingerprints should be equal to the last bit."""
+        return tuple(self.config["provenance"][key] for key in (*FINGERPRINT, "threads"))
+
     @cached_property
     def metrics(self) -> pa.Table:
         return _read_table(self.folder / "metrics.parquet")
@@ -198,13 +205,14 @@ class Run:
         rows = _read_table(self.folder / "events.parquet").to_pylist()
         return [row | json.loads(row["details"]) for row in rows]
 
+    def curve(self, metric: str) -> list[tuple[int, float]]:
+        """(step, value) of each row that has the metric."""
+        pairs = zip(self.metrics["step"].to_pylist(), self.metrics[metric].to_pylist(), strict=True)
+        return [(step, value) for step, value in pairs if value is not None]
+
     def value_at(self, metric: str, step: int | None = None) -> float:
-        """A metric at a step (the last one by default): from the metrics' columns, else from the summary."""
-        if metric in SCHEMA.names:
-            pairs = zip(self.metrics["step"].to_pylist(), self.metrics[metric].to_pylist(), strict=True)
-            values = {at: value for at, value in pairs if value is not None}
-            return values[max(values) if step is None else step]
-        return self.summary[metric]
+        """A metric at a step of its curve, or the run's final one."""
+        return self.summary[metric] if step is None else dict(self.curve(metric))[step]
 
 
 def read_run(folder: Path) -> Run:
@@ -242,6 +250,75 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         if old[key] != new[key]:
             changes.append(f"{key}: {old[key]!r} -> {new[key]!r}")
     return changes
+
+
+def staleness(run: Run, settings: Settings) -> list[str]:
+    """What a lesson now asks for and the run did not have; empty for a run that is up to date."""
+    new = run.config | {"settings": settings.stated(), "numerics_version": NUMERICS_VERSION}
+    return changed_keys(run.config, new)
+
+
+def finished_runs(folder: Path) -> list[Run]:
+    """Every finished run below a profile's folder, verified. UserError with the problems of all of them."""
+    runs, problems = [], []
+    for path in sorted(folder.glob("*/metrics.parquet")):
+        try:
+            runs.append(read_run(path.parent))
+        except UserError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise UserError(*problems)
+    return runs
+
+
+def record_runs(lesson: Lesson, profile: str, runs_folder: Path) -> list[str]:
+    """Copy the finished local runs of a lesson's profile over the recorded ones; returns their names.
+
+    UserError, and nothing copied, if there are none, or if one is stale, damaged or from a tree with uncommitted changes.
+    """
+    local = [run for run in finished_runs(runs_folder / "local" / lesson.id / profile) if run.arm in lesson.spec.arms]
+    where = shown(runs_folder / "local" / lesson.id / profile)
+    again = f"python build.py --lesson {lesson.id} --run --fresh"
+    problems = (
+        []
+        if local
+        else [problem(where, "there is no finished run to record", next=f"python build.py --lesson {lesson.id} --run")]
+    )
+    for run in local:
+        if changes := staleness(run, lesson.settings[profile][run.arm]):
+            problems.append(
+                problem(
+                    shown(run.folder),
+                    "stale: it was made with other settings than the lesson's",
+                    got="; ".join(changes),
+                    next=again,
+                )
+            )
+        if any(commit.endswith(WITH_CHANGES) for commit in run.summary["commits"]):
+            problems.append(
+                problem(
+                    shown(run.folder),
+                    "trained from a tree with uncommitted changes, so nobody could train it again",
+                    got=", ".join(run.summary["commits"]),
+                    next=f"commit, then {again}",
+                )
+            )
+    if problems:
+        raise UserError(*problems)
+    for run in local:
+        _copy_whole(run, runs_folder / lesson.id / profile / run.name)
+    return [run.name for run in local]
+
+
+def _copy_whole(run: Run, target: Path) -> None:
+    """The published part of a run folder, under its final name only when it is complete."""
+    aside = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    for name in (*run.summary["files_sha256"], "summary.json"):
+        shutil.copyfile(run.folder / name, aside / name)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(aside, target)
 
 
 def settings_hash(settings: Settings) -> str:

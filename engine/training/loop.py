@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.errors import UserError, problem, shown
+from engine.errors import UserError, disk_problem, problem, shown
 from engine.lesson import Settings
-from engine.runs import FINGERPRINT, Log, RunFolder, changed_keys, lock, metric_rows, provenance
+from engine.runs import FINGERPRINT, WITH_CHANGES, Log, RunFolder, changed_keys, lock, metric_rows, provenance
 from engine.training import checkpoint
 from engine.training.corpus import load_corpus
 from engine.training.data import BETWEEN_DOCUMENTS, batch, batch_starts, kill_steps
@@ -311,7 +311,7 @@ def summary(training: Training, initial_weights: str) -> dict[str, Any]:
         "checkpoint_bytes": saves[-1]["bytes"],
         "resumed_inexactly": [change for event in of_kind("resumed_inexactly") for change in event["changes"]],
         "commits": list(
-            dict.fromkeys(f"{p['git_commit']}{' with changes' if p['git_dirty'] else ''}" for p in started)
+            dict.fromkeys(f"{p['git_commit'] or 'unknown'}{WITH_CHANGES if p['git_dirty'] else ''}" for p in started)
         ),
         "finished": provenance(PROJECT)["started"],
     }
@@ -352,6 +352,9 @@ def main(arguments: list[str]) -> int:
             train(folder, inexact="--resume-inexact" in arguments, stop=stop)
     except UserError as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(disk_problem(error), file=sys.stderr)
         return 1
     except Stopped:
         return 128 + signal.SIGTERM  # the shell's way to say "ended by SIGTERM"

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""The lesson lab's command line: train a lesson's runs, record them, build the site.
+
+python build.py --lesson 1.7 --run            train lesson 1.7 on this machine, then show its page
+python build.py --site-only                   build every page from the recorded runs
+"""
+
+import argparse
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from engine.errors import UserError, disk_problem, nearest, problem, shown
+from engine.lesson import Lesson, load_lessons, load_site
+
+EXAMPLES = """\
+examples:
+  python build.py --lesson 1.7 --run                   train its first seed, arms side by side, and build the site
+  python build.py --lesson 1.7 --run --seeds 1,2,3     three seeds
+  python build.py --lesson 1.7 --run --arm often       one arm only
+  python build.py --lesson 1.7 --run --profile cpu     at the size of that profile
+  python build.py --lesson 1.7 --run --fresh           throw the local runs of these seeds away and start over
+  python build.py --lesson 1.7 --run --resume-inexact  go on with another machine's checkpoint; the page says so
+  python build.py --lesson 1.7 --record                the local runs become the published ones
+  python build.py --lesson 1.7                         build that lesson's page alone
+  python build.py --site-only                          build every page; needs no torch
+  python build.py --check                              validate every lesson and recorded run, build nothing
+  python build.py --site-only --lessons DIR --runs DIR --out DIR --base-url https://example.org/notes
+
+exit codes: 0 done, 1 you can mend it (the message says how), 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM
+"""
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    try:
+        return options.command(options)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(disk_problem(error), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="build.py", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
+    what = parser.add_argument_group("what to do")
+    what.add_argument("--lesson", metavar="ID", help="the lesson to work on, e.g. 1.7; alone: build its page")
+    what.add_argument("--run", action="store_true", help="train the lesson's arms, going on where they stopped")
+    what.add_argument(
+        "--record", action="store_true", help="copy the lesson's finished local runs into the published ones"
+    )
+    what.add_argument("--site-only", action="store_true", help="build every page from the recorded runs")
+    what.add_argument("--check", action="store_true", help="validate everything, write nothing")
+    how = parser.add_argument_group("how to train (with --run)")
+    how.add_argument("--fresh", action="store_true", help="delete the local runs of the chosen arms and seeds first")
+    how.add_argument(
+        "--seeds", type=_seeds, metavar="N,N", help="which seeds, e.g. 1,2,3 (default: the lesson's first)"
+    )
+    how.add_argument("--arm", metavar="ARM", help="only this arm, e.g. often (default: all)")
+    how.add_argument("--profile", metavar="NAME", help="e.g. cpu (default: the lesson's headline profile)")
+    how.add_argument("--resume-inexact", action="store_true", help="accept a checkpoint of another machine or torch")
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--lessons", type=Path, default=Path("lessons"), metavar="DIR", help="the lessons' folder (default: lessons)"
+    )
+    where.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="the runs' folder (default: runs)"
+    )
+    where.add_argument(
+        "--out", type=Path, default=Path("site"), metavar="DIR", help="the site's folder (default: site)"
+    )
+    where.add_argument("--base-url", metavar="URL", help="where the site will live (default: base_url of site.toml)")
+    options = parser.parse_args(arguments)
+    options.command = _chosen_command(parser, options)
+    return options
+
+
+def _chosen_command(parser: argparse.ArgumentParser, options: argparse.Namespace):
+    chosen = [name for name in ("run", "record", "site_only", "check") if getattr(options, name)]
+    if len(chosen) > 1:
+        parser.error(f"{' and '.join('--' + name.replace('_', '-') for name in chosen)} do not go together: choose one")
+    if not chosen and not options.lesson:
+        parser.error("nothing to do: try --site-only, or --lesson 1.7 --run (--help shows all)")
+    name = chosen[0] if chosen else "one_page"
+    if name in ("run", "record") and not options.lesson:
+        parser.error(f"--{name} needs --lesson, e.g. --lesson 1.7 --{name}")
+    if name in ("site_only", "check") and options.lesson:
+        parser.error(f"--{name.replace('_', '-')} is about all lessons: leave --lesson out")
+    for option in ("fresh", "seeds", "arm", "resume_inexact"):
+        if getattr(options, option) and name != "run":
+            parser.error(f"--{option.replace('_', '-')} goes with --run")
+    return {"run": run, "record": record, "site_only": site_only, "check": check, "one_page": one_page}[name]
+
+
+def _seeds(text: str) -> list[int]:
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of seeds: write e.g. 1,2,3")
+    return list(dict.fromkeys(int(part) for part in text.split(",")))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, build the site with the local runs over the recorded ones, and say how they compare."""
+    lesson = find_lesson(options)
+    profile = find_profile(lesson, options.profile)
+    arms = [find_arm(lesson, options.arm)] if options.arm else list(lesson.spec.arms)
+    _require_training_room()
+    from engine.runs import lock
+    from engine.training.supervise import Interrupted, train_all
+
+    configs = lesson.runs(profile, options.seeds or lesson.spec.seeds[:1], arms)
+    local = options.runs / "local" / lesson.id
+    folders = {config.name: local / profile / config.name for config in configs}
+    try:
+        with lock(local / "lock", f"lesson {lesson.id}") as left_by:
+            if left_by:
+                print(f"lesson {lesson.id}: taking over the lock of a process that died ({left_by})")
+            if options.fresh:
+                for folder in folders.values():
+                    shutil.rmtree(folder, ignore_errors=True)
+            train_all(configs, folders, inexact=options.resume_inexact)
+    except Interrupted as stopped:
+        print("stopped; every run saved a checkpoint, and the same command goes on from there", file=sys.stderr)
+        return 128 + stopped.number
+    gathered = _build(options, with_local={lesson.id})
+    _say_result(options, lesson, gathered)
+    return 0
+
+
+def _require_training_room() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise UserError(
+            problem("build.py --run", "torch is not installed", next="pip install -c constraints.txt -e '.[train]'")
+        )
+
+
+def _say_result(options: argparse.Namespace, lesson: Lesson, gathered) -> None:
+    """Whether your run matched the record, the record's verdict, and the page to open."""
+    from engine.publishing.pages import address_of, mine_against_record, verdict_sentence
+
+    shown_runs = next((one for one in gathered.shown if one.lesson.id == lesson.id), None)
+    if shown_runs is None:
+        return
+    for mine in mine_against_record(shown_runs):
+        print(f"{mine.run.name}: {'matched' if mine.matched else 'DID NOT MATCH'} the record: {mine.how}")
+    whose = "your runs' verdict (a draft: nothing is recorded yet)" if shown_runs.draft else "the record's verdict"
+    print(f"{whose}: {verdict_sentence(shown_runs)}")
+    print(f"open {shown(options.out / address_of(lesson))}")
+
+
+def record(options: argparse.Namespace) -> int:
+    """Copy finished local runs of the lesson's profile over the published ones, whole runs only."""
+    from engine.runs import record_runs
+
+    lesson = find_lesson(options)
+    profile = find_profile(lesson, options.profile)
+    for name in record_runs(lesson, profile, options.runs):
+        print(f"recorded {name}")
+    return 0
+
+
+def site_only(options: argparse.Namespace) -> int:
+    gathered = _build(options, with_local=set())
+    print(f"{len(gathered.pages)} pages in {shown(options.out)}; open {shown(options.out / 'index.html')}")
+    return 0
+
+
+def one_page(options: argparse.Namespace) -> int:
+    """The lesson's page alone; the rest of an old site stays. Without an old site everything is built."""
+    from engine.publishing.pages import address_of
+
+    lesson = find_lesson(options)
+    _build(options, with_local={lesson.id}, only=lesson if options.out.exists() else None)
+    print(f"open {shown(options.out / address_of(lesson))}")
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    from engine.publishing.site import gather
+
+    lessons = load_lessons(options.lessons)
+    gathered = gather(_site(options), lessons, options.lessons, options.runs, with_local=set())
+    _notices(gathered)
+    print(f"{len(lessons)} lessons and {sum(len(one.runs) for one in gathered.shown)} runs are good")
+    return 0
+
+
+def _build(options: argparse.Namespace, *, with_local: set[str], only: Lesson | None = None):
+    from engine.publishing.site import gather, only_lesson, write
+
+    gathered = gather(
+        _site(options), load_lessons(options.lessons), options.lessons, options.runs, with_local=with_local
+    )
+    write(only_lesson(gathered, only) if only else gathered, options.out, keep_old=only is not None)
+    _notices(gathered)
+    return gathered
+
+
+def _notices(gathered) -> None:
+    for notice in gathered.notices:
+        print(notice, file=sys.stderr)
+
+
+def _site(options: argparse.Namespace):
+    site = load_site(options.lessons)
+    return site.model_copy(update={"base_url": options.base_url.rstrip("/")}) if options.base_url else site
+
+
+def find_lesson(options: argparse.Namespace) -> Lesson:
+    lessons = {lesson.id: lesson for lesson in load_lessons(options.lessons)}
+    if options.lesson not in lessons:
+        raise UserError(problem(f"--lesson {options.lesson}", "no such lesson", expected=nearest(options.lesson, list(lessons)), next=f"name one of {shown(options.lessons)}"))  # fmt: skip
+    return lessons[options.lesson]
+
+
+def find_profile(lesson: Lesson, name: str | None) -> str:
+    if name and name not in lesson.spec.profiles:
+        raise UserError(problem(f"--profile {name}", f"lesson {lesson.id} has no such profile", expected=nearest(name, list(lesson.spec.profiles)), next="name one of these"))  # fmt: skip
+    return name or lesson.spec.headline
+
+
+def find_arm(lesson: Lesson, name: str) -> str:
+    if name not in lesson.spec.arms:
+        raise UserError(problem(f"--arm {name}", f"lesson {lesson.id} has no such arm", expected=nearest(name, list(lesson.spec.arms)), next="name one of these"))  # fmt: skip
+    return name
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

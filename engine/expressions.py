@@ -1,0 +1,218 @@
+"""The one small language of prose numbers, claims and results.
+
+    often.final.val_loss | loss            a number and how it is written
+    diff("redone_steps").mean | count      a verdict's number
+    each_seed(rare.final.val_loss < often.final.val_loss)    true if it holds within every single seed
+
+It is a whitelist over Python's own syntax tree: numbers, texts, names of the scope, their fields, arithmetic,
+comparison, and / or / not, and the functions below. Nothing else of Python can be reached from it.
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import UserError, nearest, problem
+
+OPERATORS: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+SIGNS = {ast.Lt: "<", ast.LtE: "≤", ast.Gt: ">", ast.GtE: "≥", ast.Eq: "=", ast.NotEq: "≠"}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "sqrt": math.sqrt,
+    "ln": math.log,
+}
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def _number(digits: int, unit: str = "", scale: float = 1) -> Callable[[float], str]:
+    unit = NO_BREAK + unit if unit else ""
+    return lambda value: f"{value * scale:,.{digits}f}".replace("-", "\N{MINUS SIGN}") + unit
+
+
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "loss": _number(3),
+    "bpb": _number(3),
+    "count": _number(0),
+    "one": _number(1),
+    "times": lambda value: _number(1)(value) + NO_BREAK + "times",
+    "percent": _number(1, "%", 100),
+    "seconds": lambda value: _number(0 if abs(value) >= 10 else 1 if abs(value) >= 1 else 3, "s")(value),
+    "milliseconds": _number(0, "ms", 1e3),
+    "minutes": _number(1, "minutes", 1 / 60),
+    "megabytes": _number(1, "MB", 1e-6),
+    "words": str,
+    "hash": lambda value: str(value)[:12],
+    "plain": lambda value: f"{value:,}",  # marks a number that is typed on purpose
+}
+
+
+class Measure(float):
+    """A mean over seeds that knows its spread: `x` is the mean, `x.sd` the sample standard deviation."""
+
+    def __new__(cls, values: list[float]) -> "Measure":
+        self = super().__new__(cls, sum(values) / len(values))
+        self.fields = {"sd": sample_sd(values), "min": min(values), "max": max(values), "n": len(values)}
+        return self
+
+
+def sample_sd(values: list[float]) -> float:
+    """Square root of the sum of squared distances from the mean / (n - 1); 0 for one value."""
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1))
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A value with fields, e.g. an arm. `what` names it in messages."""
+
+    what: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Names that expressions may use, the functions that need runs, and the same names within each single seed."""
+
+    names: Mapping[str, Any]
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    seeds: Mapping[int, "Scope"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One comparison that was made while evaluating: the evidence of a claim."""
+
+    seed: int | None
+    left: Any
+    sign: str
+    right: Any
+    held: bool
+
+
+class Expression:
+    """A parsed expression. UserError at once if the text is not in the language."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self.where = where
+        self.text = text.strip()
+        body, _, name = self.text.rpartition("|")
+        self.source, self.format = (body.strip(), name.strip()) if body else (self.text, "")
+        if self.format and self.format not in FORMATS:
+            raise self._error("unknown format", got=self.format, expected=nearest(self.format, list(FORMATS)))
+        try:
+            self._tree = ast.parse(self.source, mode="eval").body
+        except SyntaxError as error:
+            raise self._error("not an expression", got=self.source, expected=error.msg) from None
+
+    def value(self, scope: Scope) -> Any:
+        return self._evaluate(self._tree, scope, None, [])
+
+    def evidence(self, scope: Scope) -> tuple[Any, list[Compared]]:
+        """The value, and each comparison on the way to it."""
+        trace: list[Compared] = []
+        return self._evaluate(self._tree, scope, None, trace), trace
+
+    def written(self, scope: Scope) -> str:
+        """The value as prose shows it. UserError if no format is named or the number is typed, not computed."""
+        if not self.format:
+            raise self._error(
+                "a number needs a format", got=self.text, expected=f"{self.source} | one of {', '.join(FORMATS)}"
+            )
+        if self.format != "plain" and not any(isinstance(node, ast.Name) for node in ast.walk(self._tree)):
+            raise self._error(
+                "a typed number",
+                got=self.text,
+                expected="an expression over the runs, or | plain if it is typed on purpose",
+            )
+        value = self.value(scope)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self._error("not a finite number", got=f"{self.source} = {value}")
+        try:
+            return FORMATS[self.format](value)
+        except (TypeError, ValueError):
+            raise self._error(
+                f"{self.format} cannot write this value", got=f"{self.source} = {_short(value)}"
+            ) from None
+
+    def _error(self, what: str, **parts: Any) -> UserError:
+        return UserError(problem(self.where, what, **({"next": "mend the expression"} | parts)))
+
+    def _evaluate(self, node: ast.expr, scope: Scope, seed: int | None, trace: list[Compared]) -> Any:
+        inner = lambda child: self._evaluate(child, scope, seed, trace)
+        match node:
+            case ast.Constant(value=int() | float() | str() as value):
+                return value
+            case ast.Name(id=name):
+                return self._look_up(name, scope.names, "name")
+            case ast.Attribute(value=owner, attr=name):
+                return self._field(inner(owner), name)
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
+                return self._apply(op, inner(operand))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return self._apply(op, inner(left), inner(right))
+            case ast.BoolOp(op=op, values=values):
+                results = [inner(value) for value in values]  # all of them: each is evidence
+                return all(results) if isinstance(op, ast.And) else any(results)
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in SIGNS:
+                sides = inner(left), inner(right)
+                held = self._apply(op, *sides)
+                trace.append(Compared(seed, sides[0], SIGNS[type(op)], sides[1], held))
+                return held
+            case ast.Call(func=ast.Name(id="each_seed"), args=[condition], keywords=[]):
+                return all([self._evaluate(condition, one, number, trace) for number, one in scope.seeds.items()])
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+                function = self._look_up(name, {**FUNCTIONS, **scope.functions}, "function")
+                return self._call(function, [inner(argument) for argument in arguments])
+        raise self._error("this part of Python is not in the language", got=ast.unparse(node))
+
+    def _look_up(self, name: str, known: Mapping[str, Any], kind: str) -> Any:
+        if name not in known:
+            raise self._error(f"undefined {kind}", got=name, expected=nearest(name, list(known)))
+        return known[name]
+
+    def _field(self, owner: Any, name: str) -> Any:
+        fields = owner.fields if isinstance(owner, Namespace | Measure) else {}
+        if name not in fields:
+            what = owner.what if isinstance(owner, Namespace) else "a number"
+            raise self._error(f"{what} has no {name}", got=self.source, expected=nearest(name, list(fields)))
+        return fields[name]
+
+    def _apply(self, op: ast.AST, *values: Any) -> Any:
+        return self._call(OPERATORS[type(op)], list(values))
+
+    def _call(self, function: Callable[..., Any], arguments: list[Any]) -> Any:
+        try:
+            return function(*arguments)
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise self._error("cannot be computed", got=f"{self.source} ({error})") from None
+
+
+def _short(value: Any) -> str:
+    return value.what if isinstance(value, Namespace) else repr(value)
+
+
+def shown_value(value: Any) -> str:
+    """A value in evidence: enough digits to judge by, hashes cut short."""
+    if isinstance(value, str):
+        return value[:12]
+    if isinstance(value, float) and not float(value).is_integer():
+        return f"{value:,.4g}"
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,199 @@
+"""page.md -> HTML: Markdown, mathematics, highlighted code, numbers from the runs, and the check for typed digits.
+
+`{{ … }}` is an inline rule of the Markdown parser: code stays code, every error has its line, and no template engine
+ever sees the prose. Raw HTML is not let through.
+"""
+
+import html
+import re
+import unicodedata
+from dataclasses import dataclass
+
+import latex2mathml.converter
+from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+from engine.errors import UserError, problem
+from engine.expressions import Expression, Scope
+
+# A bar inside {{ }} would end a table's cell: it travels through the block parser as a private character.
+BAR, HIDDEN_BAR = "|", "\ue000"
+
+# What may hold digits without being a figure: a date, a year in brackets, a lesson's id, a name such as bf16, GPT-2, H100.
+ALLOWED_DIGITS = re.compile(
+    r"\b\d{4}-\d{2}-\d{2}\b"
+    r"|\b\d{1,2} (?:January|February|March|April|May|June|July|August|September|October|November|December) \d{4}\b"
+    r"|\((?:1[89]|20)\d{2}\)"
+    r"|\b[Ll]essons? \d+\.\d+(?:(?:, | and | to )\d+\.\d+)*"
+    r"|\b[A-Za-z][A-Za-z_]*-?\d[\w.]*"
+)
+DIGIT_NEXT = "write an expression over the runs, or {{ … | plain }} if the number is typed on purpose"
+
+
+@dataclass(frozen=True)
+class Prose:
+    """A page's prose as HTML, and where it links to: (target, line)."""
+
+    html: str
+    links: list[tuple[str, int]]
+
+
+def render_prose(text: str, where: str, scope: Scope) -> Prose:
+    """UserError with every undefined name, typed digit and unreadable formula, each with its line."""
+    parser = _parser()
+    tokens = parser.parse(_hide_bars(text))
+    problems: list[str] = []
+    links: list[tuple[str, int]] = []
+    _give_ids(tokens)
+    for token in tokens:
+        if token.type == "inline":
+            line = token.map[0] + 1 if token.map else 1
+            links += _finish_inline(token, where, line, scope, problems)
+        elif token.type in ("fence", "code_block"):
+            token.content = token.content.replace(HIDDEN_BAR, BAR)
+        elif token.type == "math_block":
+            _formula(token, f"{where}:{token.map[0] + 1}", problems)
+    if problems:
+        raise UserError(*problems)
+    return Prose(parser.renderer.render(tokens, parser.options, {}), links)
+
+
+def render_line(text: str, where: str, scope: Scope) -> str:
+    """One text of lesson.toml with its expressions filled in, as plain text (a template escapes it)."""
+    problems: list[str] = []
+    parts = re.split(r"\{\{(.*?)\}\}", text)
+    for number, part in enumerate(parts):
+        if number % 2:
+            parts[number] = _written(part, where, scope, problems)
+        else:
+            problems += _typed_digits(part, where)
+    if problems:
+        raise UserError(*problems)
+    return "".join(parts)
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlighted}).enable(["table", "strikethrough"])
+    # "costs $5 and $6" is no mathematics: no space inside the dollars, no digit outside them.
+    parser.use(dollarmath_plugin, allow_space=False, allow_digits=False, double_inline=False)
+    parser.inline.ruler.before("text", "expression", _expression_rule)
+    parser.add_render_rule(
+        "expression", lambda self, tokens, at, *_: f'<span class="number">{html.escape(tokens[at].content)}</span>'
+    )
+    parser.add_render_rule("math_inline", lambda self, tokens, at, *_: tokens[at].content)
+    parser.add_render_rule("math_block", lambda self, tokens, at, *_: f'<div class="math">{tokens[at].content}</div>\n')
+    parser.add_render_rule("table_open", lambda self, *_: '<div class="table"><table>\n')
+    parser.add_render_rule("table_close", lambda self, *_: "</table></div>\n")
+    return parser
+
+
+def _hide_bars(text: str) -> str:
+    return re.sub(r"\{\{[^{}\n]*\}\}", lambda found: found[0].replace(BAR, HIDDEN_BAR), text)
+
+
+def _expression_rule(state: StateInline, silent: bool) -> bool:
+    if not state.src.startswith("{{", state.pos):
+        return False
+    end = state.src.find("}}", state.pos)
+    if end < 0:
+        return False
+    if not silent:
+        state.push("expression", "", 0).content = state.src[state.pos + 2 : end].replace(HIDDEN_BAR, BAR)
+    state.pos = end + 2
+    return True
+
+
+def _finish_inline(inline: Token, where: str, line: int, scope: Scope, problems: list[str]) -> list[tuple[str, int]]:
+    """Fill in expressions and formulas, check digits; returns the links."""
+    links, inside_link = [], 0
+    for token in inline.children or []:
+        here = f"{where}:{line}"
+        if token.type in ("softbreak", "hardbreak"):
+            line += 1
+        elif token.type == "link_open":
+            inside_link += 1
+            links.append((str(token.attrGet("href")), line))
+        elif token.type == "link_close":
+            inside_link -= 1
+        elif token.type == "image":
+            links.append((str(token.attrGet("src")), line))
+            problems += _typed_digits(token.content, here)
+        elif token.type == "code_inline":
+            token.content = token.content.replace(HIDDEN_BAR, BAR)
+        elif token.type == "expression":
+            token.content = _written(token.content, here, scope, problems)
+        elif token.type == "math_inline":
+            _formula(token, here, problems)
+        elif token.type == "text" and not inside_link:
+            problems += _typed_digits(token.content, here)
+    return links
+
+
+def _written(text: str, where: str, scope: Scope, problems: list[str]) -> str:
+    try:
+        return Expression(text, where).written(scope)
+    except UserError as error:
+        problems.extend(error.problems)
+        return ""
+
+
+def _typed_digits(text: str, where: str) -> list[str]:
+    left = ALLOWED_DIGITS.sub(lambda found: " " * len(found[0]), text)
+    return [
+        problem(
+            where,
+            "a number typed into prose",
+            got=text[max(0, at.start() - 30) : at.end() + 20].strip(),
+            next=DIGIT_NEXT,
+        )
+        for at in re.finditer(r"\d[\d.,]*", left)
+    ]
+
+
+def _formula(token: Token, where: str, problems: list[str]) -> None:
+    """LaTeX to MathML at build time: browsers draw it themselves, without JavaScript or fonts from elsewhere."""
+    display = "block" if token.type == "math_block" else "inline"
+    try:
+        token.content = latex2mathml.converter.convert(token.content, display=display)
+    except Exception as error:  # the library raises many kinds for a formula that it cannot read
+        problems.append(
+            problem(
+                where,
+                "a formula that cannot be read",
+                got=token.content.strip(),
+                expected=f"LaTeX ({error})",
+                next="mend the formula",
+            )
+        )
+
+
+def _highlighted(code: str, language: str, _: str) -> str:
+    try:
+        return highlight(code, get_lexer_by_name(language), HtmlFormatter(nowrap=True))
+    except ClassNotFound:
+        return html.escape(code)
+
+
+def _give_ids(tokens: list[Token]) -> None:
+    """Headings get ids from their words, so that links to them survive reordering; never empty, never twice."""
+    taken: set[str] = set()
+    for heading, inline in zip(tokens, tokens[1:], strict=False):
+        if heading.type == "heading_open":
+            stem = slug(inline.content)
+            ident, number = stem, 2
+            while ident in taken:
+                ident, number = f"{stem}-{number}", number + 1
+            taken.add(ident)
+            heading.attrSet("id", ident)
+
+
+def slug(text: str) -> str:
+    """e.g. "Ça va? Oui!" -> "ça-va-oui". Letters of every script stay; a heading of symbols alone is "section"."""
+    words = re.findall(r"\w+", re.sub(r"\{\{.*?\}\}", "", unicodedata.normalize("NFC", text)).lower())
+    return "-".join(words) or "section"

@@ -1,0 +1,302 @@
+"""The built site: complete, checked before it is written, the same bytes each time."""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import LESSON, PAGE
+
+from engine.runs import file_hash
+
+
+def snapshot(folder) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+def page_of(content) -> str:
+    return (content.site / "lessons" / "1.7" / "index.html").read_text()
+
+
+def test_the_site_holds_every_page_and_the_published_data(recorded):
+    assert recorded.build("--site-only") == 0
+    files = snapshot(recorded.site)
+    runs = [f"{arm}-s{seed}" for arm in ("often", "rare", "straight") for seed in (1, 2)]
+    names = ("config.json", "events.parquet", "metrics.parquet", "summary.json")
+    data = {f"lessons/1.7/data/{run}/{name}" for run in runs for name in names}
+    assert files.keys() == data | {
+        ".made-by-lesson-lab",
+        "index.html",
+        "404.html",
+        "lessons/1.7/index.html",
+        "assets/style.css",
+        "assets/page.js",
+        "assets/vega.js",
+    }
+    metrics = recorded.recorded / "often-s1" / "metrics.parquet"
+    assert files["lessons/1.7/data/often-s1/metrics.parquet"] == metrics.read_bytes()
+
+
+def test_two_builds_are_byte_identical(recorded):
+    assert recorded.build("--site-only") == 0
+    first = snapshot(recorded.site)
+    shutil.rmtree(recorded.site)
+    assert recorded.build("--site-only") == 0
+    assert snapshot(recorded.site) == first
+
+
+def test_the_page_is_whole_without_javascript(recorded):
+    recorded.build("--site-only")
+    page = page_of(recorded)
+    assert page.count('<svg role="img" aria-labelledby=') == 4  # two charts, a wide and a narrow drawing of each
+    redone = json.loads((recorded.recorded / "rare-s1" / "summary.json").read_text())["redone_steps"]
+    assert f'redid <span class="number">' in page and str(redone) in page
+    assert "<math" in page and "<code>{{ not read }}</code>" in page
+    assert "git commit" in page and "settings (sha256)" in page and "AMD" in page or "processor" in page
+
+
+def test_files_are_world_readable_and_no_links(recorded):
+    recorded.build("--site-only")
+    for path in [recorded.site, *recorded.site.rglob("*")]:
+        status = path.lstat()
+        assert not stat.S_ISLNK(status.st_mode)
+        assert stat.S_IMODE(status.st_mode) == (0o755 if path.is_dir() else 0o644)
+        assert path.is_dir() or status.st_nlink == 1
+
+
+def test_links_are_relative_but_those_of_404(recorded):
+    assert recorded.build("--site-only", "--base-url", "https://other.example/notes/") == 0
+    for path in recorded.site.rglob("*.html"):
+        targets = re.findall(r'(?:href|src)="([^"]*)"', path.read_text())
+        inside = [target for target in targets if not re.match(r"https?:|data:", target)]
+        assert not [target for target in inside if target.startswith("/")]
+        canonical = re.search(r'rel="canonical" href="([^"]*)"', path.read_text())[1]
+        assert canonical.startswith("https://other.example/notes/")
+    assert 'href="https://other.example/notes/assets/style.css"' in (recorded.site / "404.html").read_text()
+
+
+def test_a_failed_build_leaves_the_old_site_as_it_was(recorded, capsys):
+    recorded.build("--site-only")
+    before = snapshot(recorded.site)
+    recorded.edit(recorded.page, "The run", "The {{ nobody.final | loss }} run")
+    assert recorded.build("--site-only") == 1
+    assert snapshot(recorded.site) == before
+    assert not [path for path in recorded.root.iterdir() if path.name.startswith(".site")]
+
+
+def test_all_problems_of_a_page_come_together(recorded, capsys):
+    recorded.page.write_text("Ended at 2.1, {{ rarre.final.val_loss | loss }}.\n")
+    recorded.edit(recorded.toml, 'caption = "Lower is better."', 'caption = "Lower than 3."')
+    recorded.edit(recorded.toml, "weights_sha256 == straight", "weights_sha256 != straight")
+    assert recorded.build("--site-only") == 1
+    errors = capsys.readouterr().err
+    for part in (
+        "page.md:1: a number typed into prose",
+        "page.md:1: undefined name",
+        "charts.0.caption: a number typed into prose",
+        "claims.0.holds: the claim is false",
+    ):
+        assert part in errors
+
+
+def test_a_false_claim_names_both_numbers(recorded, capsys):
+    claim = 'holds = "each_seed(rare.final.weights_sha256 == straight.final.weights_sha256)"'
+    recorded.edit(recorded.toml, claim, 'holds = "rare.final.kills < straight.final.kills"')
+    assert recorded.build("--site-only") == 1
+    line = recorded.toml.read_text()[: recorded.toml.read_text().index("holds =")].count("\n") + 1
+    assert capsys.readouterr().err == (
+        f"lessons/1.7-checkpointing/lesson.toml:{line} claims.0.holds: the claim is false: Every arm of a seed ends on the same weights.\n"
+        "  got:      1 is not < 0\n"
+        "  expected: rare.final.kills < straight.final.kills\n"
+        "  next:     correct the claim and the prose: the runs are what they are\n"
+    )
+
+
+def test_stale_runs_stop_the_build_and_say_what_would_refresh_them(recorded, capsys):
+    recorded.edit(recorded.toml, "checkpoint_every = 2\n", "checkpoint_every = 3\n")
+    assert recorded.build("--site-only") == 1
+    message = (
+        "runs/1.7/cpu/often-s{0}: stale: it was made with other settings than the lesson's\n"
+        "  got:      checkpoint_every: 2 -> 3\n"
+        "  next:     python build.py --lesson 1.7 --run --fresh --seeds {0} --arm often && python build.py --lesson 1.7 --record\n"
+    )
+    assert capsys.readouterr().err == message.format(1) + message.format(2)
+
+
+def test_a_new_setting_with_a_default_stales_nothing(recorded):
+    for path in recorded.recorded.glob("*/config.json"):
+        assert "eval_every" in json.loads(path.read_text())["settings"]
+        assert "lr_final_share" not in json.loads(path.read_text())["settings"]
+    assert recorded.build("--check") == 0
+
+
+def test_a_missing_run_of_the_record_is_told(recorded, capsys):
+    shutil.rmtree(recorded.recorded / "often-s2")
+    assert recorded.build("--check") == 1
+    line = LESSON[: LESSON.index("seeds =")].count("\n") + 1
+    assert capsys.readouterr().err == (
+        f"lessons/1.7-checkpointing/lesson.toml:{line} seeds: runs are missing from the record\n  got:      often-s2\n"
+        "  next:     python build.py --lesson 1.7 --run --fresh --seeds 2 --arm often && python build.py --lesson 1.7 --record\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        (
+            "../1.9/index.html",
+            "the link ../1.9/index.html leads to no page or file of the site\n  got:      lessons/1.9/index.html",
+        ),
+        (
+            "#the-curve",
+            "the link #the-curve leads to a place that the page does not have\n  got:      #the-curve on lessons/1.7/index.html",
+        ),
+        ("../../INDEX.html", "the link ../../INDEX.html leads to no page or file of the site\n  got:      INDEX.html"),
+    ],
+)
+def test_a_dead_link_fails_the_build_with_its_line(recorded, capsys, link, message):
+    recorded.page.write_text(PAGE + f"\nSee [there]({link}).\n")
+    assert recorded.build("--site-only") == 1
+    assert (
+        capsys.readouterr().err
+        == f"lessons/1.7-checkpointing/page.md:{PAGE.count(chr(10)) + 2}: {message}\n  next:     mend the link\n"
+    )
+
+
+def test_a_non_finite_number_in_a_chart_is_told(recorded, capsys):
+    folder = recorded.recorded / "often-s1"
+    table = pq.read_table(folder / "metrics.parquet")
+    values = [
+        float("nan") if step == 16 else value
+        for step, value in zip(table["step"].to_pylist(), table["val_loss"].to_pylist(), strict=True)
+    ]
+    column = table.schema.get_field_index("val_loss")
+    pq.write_table(
+        table.set_column(column, table.schema.field(column), pa.array(values, pa.float32())), folder / "metrics.parquet"
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["files_sha256"]["metrics.parquet"] = file_hash(folder / "metrics.parquet")
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert recorded.build("--site-only") == 1
+    assert capsys.readouterr().err == (
+        "runs/1.7/cpu/often-s1/metrics.parquet: a number that cannot be drawn\n  got:      nan at x = 16\n"
+        "  expected: finite numbers\n  next:     train the run anew with --fresh, then --record it\n"
+    )
+
+
+def test_titles_are_text_everywhere(recorded):
+    evil = "</script><b>&\\\"'"
+    for old in (
+        'title = "Validation loss"',
+        'label = "saves often"',
+        'title = "What a crash costs"',
+        'y_label = "nats per token"',
+    ):
+        recorded.edit(recorded.toml, old, old.split(" = ")[0] + f' = "{evil}"')
+    assert recorded.build("--site-only") == 0
+    for path in ("index.html", "lessons/1.7/index.html"):
+        page = (recorded.site / path).read_text()
+        assert "<b>" not in page and "&lt;/script&gt;&lt;b&gt;&amp;" in page
+    for spec in re.findall(r'<script type="application/json">(.*?)</script>', page_of(recorded), re.DOTALL):
+        assert "</script><b>&\"'" in json.dumps(json.loads(spec)).replace('\\"', '"')
+
+
+def test_a_folder_with_somebody_elses_files_is_not_replaced(recorded, capsys):
+    recorded.site.mkdir()
+    (recorded.site / "thesis.tex").write_text("years of work")
+    assert recorded.build("--site-only") == 1
+    assert capsys.readouterr().err == (
+        "site: this folder holds files that are not ours, so it is not replaced\n"
+        "  expected: an empty folder, or one with .made-by-lesson-lab in it\n  next:     name another folder with --out DIR\n"
+    )
+    assert (recorded.site / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_deleted_lesson_leaves_nothing_behind(recorded):
+    recorded.build("--site-only")
+    shutil.rmtree(recorded.lesson)
+    assert recorded.build("--site-only") == 0
+    assert snapshot(recorded.site).keys() == {
+        ".made-by-lesson-lab",
+        "index.html",
+        "404.html",
+        "assets/style.css",
+        "assets/page.js",
+        "assets/vega.js",
+    }
+
+
+def test_a_lesson_alone_leaves_the_rest_of_the_site_as_it_is(recorded):
+    recorded.build("--site-only")
+    (recorded.site / "index.html").write_text("as it was")
+    recorded.edit(recorded.page, "The run", "A run")
+    assert recorded.build("--lesson", "1.7") == 0
+    assert "A run that saved rarely" in page_of(recorded)
+    assert (recorded.site / "index.html").read_text() == "as it was"
+
+
+def test_without_a_record_the_page_is_a_draft_of_the_local_runs(trained):
+    shutil.rmtree(trained.recorded)
+    assert trained.build("--site-only") == 0
+    assert "Draft: nothing is recorded yet" in page_of(trained)
+
+
+def test_without_any_run_the_site_is_built_and_says_what_to_type(content, capsys):
+    assert content.build("--site-only") == 0
+    assert capsys.readouterr().err == (
+        "lesson 1.7 has no page yet: no seed has a finished run of every arm. Train them: python build.py --lesson 1.7 --run\n"
+    )
+    assert not (content.site / "lessons").exists()
+
+
+def test_your_runs_are_held_against_the_record(trained, capsys):
+    assert trained.build("--lesson", "1.7", "--run") == 0
+    out = capsys.readouterr().out
+    for arm in ("often", "rare", "straight"):
+        assert f"{arm}-s1: matched the record: the same weights, to the last bit\n" in out
+    assert re.search(
+        r"the record's verdict: (differs|cannot tell|no difference seen|identical): saves often minus saves rarely is ",
+        out,
+    )
+    assert out.endswith("open site/lessons/1.7/index.html\n")
+    assert "often-s1: matched: the same weights" in page_of(trained)
+
+
+def test_a_run_with_other_weights_on_the_same_machine_does_not_match(trained, capsys):
+    path = trained.local / "often-s1" / "summary.json"
+    path.write_text(path.read_text().replace('"weights_sha256": "', '"weights_sha256": "0'))
+    assert trained.build("--lesson", "1.7", "--run") == 0
+    assert (
+        "often-s1: DID NOT MATCH the record: other weights than the record, though processor and torch are the same\n"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_leaves_the_old_site(recorded, capsys, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("this sandbox mounts nothing")
+    try:
+        import build
+
+        os.chdir(recorded.root)
+        assert build.main(["--site-only", "--lessons", "lessons", "--runs", "runs", "--out", str(disk / "site")]) == 1
+        errors = capsys.readouterr().err
+        assert (
+            "cannot be read or written\n  got:      No space left on device\n  next:     make room or allow access there, then run the same command again\n  note:     the old site is unchanged\n"
+            in errors
+        )
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
