@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from engine.errors import UserError, nearest, problem
 
@@ -67,7 +67,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 class Measure(float):
     """A mean over seeds that knows its spread: `x` is the mean, `x.sd` the sample standard deviation."""
 
-    def __new__(cls, values: list[float]) -> "Measure":
+    def __new__(cls, values: list[float]) -> Self:
         self = super().__new__(cls, sum(values) / len(values))
         self.fields = {"sd": sample_sd(values), "min": min(values), "max": max(values), "n": len(values)}
         return self
@@ -177,7 +177,8 @@ class Expression:
                 trace.append(Compared(seed, sides[0], SIGNS[type(op)], sides[1], held))
                 return held
             case ast.Call(func=ast.Name(id="each_seed"), args=[condition], keywords=[]):
-                return all([self._evaluate(condition, one, number, trace) for number, one in scope.seeds.items()])
+                # A list: every seed is evidence, so none may be skipped.
+                return all([self._evaluate(condition, one, number, trace) for number, one in scope.seeds.items()])  # noqa: C419
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 function = self._look_up(name, {**FUNCTIONS, **scope.functions}, "function")
                 return self._call(function, [inner(argument) for argument in arguments])

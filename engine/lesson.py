@@ -277,7 +277,7 @@ def load_lesson(folder: Path) -> Lesson:
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
-        problems += [_as_problem(toml, lines, {}, detail) for detail in error.errors()]
+        problems += [_spec_problem(toml, lines, detail) for detail in error.errors()]
         raise UserError(*problems) from None
     settings, found = _resolve_settings(toml, lines, spec)
     lesson = Lesson(folder, spec, settings, lines)
@@ -345,26 +345,23 @@ def _dotted(key: tuple[str, ...]) -> str:
     return ".".join(key)
 
 
-def _as_problem(toml: Path, lines: dict, origin: dict[str, tuple[str, ...]], detail: Any) -> str:
-    """One pydantic error in our words. `origin` maps a setting to the layer that stated it."""
-    loc = tuple(str(part) for part in detail["loc"])
-    key = origin.get(loc[0], loc) if loc and origin else loc
-    where = f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}".rstrip()
+def _spec_problem(toml: Path, lines: dict[tuple[str, ...], int], detail: Any) -> str:
+    """A mistake in a key of the spec itself."""
+    key = tuple(str(part) for part in detail["loc"])
+    return _as_problem(f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}".rstrip(), detail, _model_at(key))
+
+
+def _as_problem(where: str, detail: Any, known: type[BaseModel]) -> str:
+    """One pydantic error in our words; `known` is the model whose keys were possible."""
+    name = str(detail["loc"][-1]) if detail["loc"] else ""
     if detail["type"] == "extra_forbidden":
-        known = Settings if origin else _model_at(loc)
-        return problem(
-            where,
-            "unknown key",
-            got=loc[-1],
-            expected=nearest(loc[-1], list(known.model_fields)),
-            next="rename the key or take it out",
-        )
+        expected, next = nearest(name, list(known.model_fields)), "rename the key or take it out"
+        return problem(where, "unknown key", got=name, expected=expected, next=next)
     if detail["type"] == "missing":
-        return problem(where, "missing key", expected=f"{loc[-1]} = …", next="add the key")
+        return problem(where, "missing key", expected=f"{name} = …", next="add the key")
     got = None if isinstance(detail["input"], dict) else repr(detail["input"])
-    return problem(
-        where, "wrong value", got=got, expected=detail["msg"].removeprefix("Value error, "), next="mend the value"
-    )
+    expected = detail["msg"].removeprefix("Value error, ")
+    return problem(where, "wrong value", got=got, expected=expected, next="mend the value")
 
 
 def _model_at(loc: tuple[str, ...]) -> type[BaseModel]:
@@ -403,8 +400,11 @@ def _resolve_settings(toml: Path, lines: dict, spec: Spec) -> tuple[dict[str, di
             try:
                 resolved[profile][role] = Settings.model_validate(merged)
             except ValidationError as error:
-                fallback = {str(e["loc"][0]): ("arms", role) for e in error.errors() if e["loc"]}
-                problems += [_as_problem(toml, lines, (fallback | origin) or {"": ()}, e) for e in error.errors()]
+                for detail in error.errors():
+                    # Where it was stated; what no layer stated (a missing key, a misfit of two) is the profile's.
+                    key = origin.get(str(detail["loc"][0]) if detail["loc"] else "", ("profiles", profile))
+                    where = f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}"
+                    problems.append(_as_problem(where, detail, Settings))
     return resolved, list(dict.fromkeys(problems))  # a mistake in [base] shows in every arm: once is enough
 
 
@@ -469,4 +469,4 @@ def load_site(folder: Path) -> Site:
     try:
         return Site.model_validate(raw)
     except ValidationError as error:
-        raise UserError(*(_as_problem(toml, lines, {}, detail) for detail in error.errors())) from None
+        raise UserError(*(_spec_problem(toml, lines, detail) for detail in error.errors())) from None

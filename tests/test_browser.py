@@ -9,6 +9,8 @@ import threading
 import pytest
 from conftest import PROJECT
 
+import build
+
 CHROMIUM = shutil.which("chromium")
 QUIET = [
     "--no-sandbox",
@@ -81,7 +83,7 @@ def test_a_chart_becomes_interactive_when_it_is_touched_and_nothing_leaves_the_s
     page, requests, problems = open_page(browser, f"{root}/lessons/1.7/index.html")
     assert not [url for url in requests if "vega" in url], "the chart library was loaded before anybody asked"
     touch_chart(page)
-    assert page.locator(".drawing.interactive svg").first.is_visible()
+    assert page.locator(".drawing.interactive .live svg").first.is_visible()
     assert not page.locator(".drawing.interactive .wide").first.is_visible()
     assert [url for url in requests if not url.startswith((root, "data:"))] == []
     assert problems == []
@@ -118,9 +120,7 @@ def test_the_charts_follow_the_colour_scheme(browser, site, scheme):
 
 
 def test_the_readmes_picture_is_taken(browser, tmp_path):
-    """The page of lesson 1.7 as it is recorded now. The picture in the repository is replaced by hand, see there."""
-    import build
-
+    """Of the page of lesson 1.7 as it is recorded now. UPDATE_PICTURES=1 puts it into the repository."""
     assert (
         build.main(
             [

@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
-import build
 import pytest
 from conftest import PROJECT
+
+import build
 
 
 def test_help_explains_each_command_with_an_example():
@@ -64,7 +65,7 @@ def test_wrong_usage_exits_with_2_and_one_line(arguments, message, capsys):
         ),
         (
             ["--lesson", "1.7", "--run", "--profile", "gpu"],
-            "--profile gpu: lesson 1.7 has no such profile\n  expected: one of cpu\n  next:     name one of these\n",
+            "--profile gpu: lesson 1.7 has no such profile\n  expected: cpu\n  next:     name one of these\n",
         ),
     ],
 )

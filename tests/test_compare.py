@@ -4,6 +4,7 @@ import math
 
 import pytest
 import scipy.stats
+
 from engine.publishing.compare import prediction_interval, t_interval, t_quantile, verdict_word
 
 

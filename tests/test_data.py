@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from engine.training.data import batch, batch_starts, kill_steps
 
 TOKENS = np.arange(1, 402, dtype=np.uint16)  # 401 tokens: 40 windows of 10, and one more to predict

@@ -1,6 +1,7 @@
 """The language of prose numbers and claims."""
 
 import pytest
+
 from engine.errors import UserError
 from engine.expressions import Expression, Measure, Namespace, Scope
 

@@ -86,8 +86,13 @@ CASES = {
     ),
     "settings that do not fit together": (
         "heads = 2", "heads = 3",
-        "{toml}:{line} arms.rare: wrong value\n  expected: width 32 is not a multiple of heads 3\n  next:     mend the value",
-        "[arms.rare]",
+        "{toml}:{line} profiles.cpu: wrong value\n  expected: width 32 is not a multiple of heads 3\n  next:     mend the value",
+        "[profiles.cpu]",
+    ),
+    "a missing setting": (
+        "lr = 1e-3\n", "",
+        "{toml}:{line} profiles.cpu: missing key\n  expected: lr = …\n  next:     add the key",
+        "[profiles.cpu]",
     ),
     "half-written": (
         'caption = "Each fall is lost work."', 'caption = "Each fall is',

@@ -3,6 +3,7 @@
 import math
 
 import torch
+
 from engine.lesson import Settings
 from engine.training.model import GPT
 

@@ -1,6 +1,7 @@
 """page.md: numbers come from the runs, digits are refused, code stays code."""
 
 import pytest
+
 from engine.errors import UserError
 from engine.expressions import Measure, Namespace, Scope
 from engine.publishing.prose import render_line, render_prose, slug

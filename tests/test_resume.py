@@ -322,7 +322,7 @@ def test_ctrl_c_and_sigterm_save_and_the_next_run_goes_on(slow, number, code):
     process = slow.start("--lesson", "1.7", "--run", "--arm", "often", start_new_session=True)
     wait_for_steps(slow, "often", process)
     os.killpg(process.pid, number)  # as a terminal does: to the whole foreground group
-    out, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == code
     assert errors == "stopped; every run saved a checkpoint, and the same command goes on from there\n"
     assert len(checkpoints_of(RunFolder(slow.local / "often-s1"))) == 1
@@ -370,7 +370,7 @@ def test_a_run_killed_from_outside_is_told_and_the_others_go_on(content):
     wait_for_steps(content, "often", process)
     pid = RunFolder(content.local / "often-s1").path.joinpath("lock").read_text().split()[1]
     os.kill(int(pid), signal.SIGKILL)
-    out, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     first, second = errors.splitlines()[:2]
     assert "often-s1: the process was killed from outside at step " in first

@@ -57,7 +57,7 @@ def test_the_page_is_whole_without_javascript(recorded):
     page = page_of(recorded)
     assert page.count('<svg role="img" aria-labelledby=') == 4  # two charts, a wide and a narrow drawing of each
     redone = json.loads((recorded.recorded / "rare-s1" / "summary.json").read_text())["redone_steps"]
-    assert f'redid <span class="number">' in page and str(redone) in page
+    assert 'redid <span class="number">' in page and str(redone) in page
     assert "<math" in page and "<code>{{ not read }}</code>" in page
     assert "git commit" in page and "settings (sha256)" in page and "AMD" in page or "processor" in page
 

@@ -8,6 +8,7 @@ difference is freed from most of what a seed changes. Student's t interval over 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.errors import UserError, problem
 from engine.expressions import Compared, Expression, Measure, Namespace, Scope, sample_sd, shown_value
@@ -99,6 +100,7 @@ def prediction_interval(values: list[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
+@lru_cache
 def t_quantile(probability: float, freedom: int) -> float:
     """The value that Student's t with `freedom` degrees stays below with `probability` (0.5 to 1).
 
@@ -109,7 +111,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
     def below(bound: float) -> float:
         # x = sqrt(n) · tan(angle) turns the long tail into a finite range: density dx = scale · sqrt(n) · cos^(n-1) dangle
-        end, parts = math.atan(bound / math.sqrt(freedom)), 2_000
+        end, parts = math.atan(bound / math.sqrt(freedom)), 400
         heights = [
             math.cos(end * i / parts) ** (freedom - 1) * (1 if i in (0, parts) else 4 if i % 2 else 2)
             for i in range(parts + 1)

@@ -5,6 +5,7 @@ ever sees the prose. Raw HTML is not let through.
 """
 
 import html
+import itertools
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -161,7 +162,7 @@ def _formula(token: Token, where: str, problems: list[str]) -> None:
     display = "block" if token.type == "math_block" else "inline"
     try:
         token.content = latex2mathml.converter.convert(token.content, display=display)
-    except Exception as error:  # the library raises many kinds for a formula that it cannot read
+    except Exception as error:  # noqa: BLE001 - the library raises many kinds for a formula that it cannot read
         problems.append(
             problem(
                 where,
@@ -183,7 +184,7 @@ def _highlighted(code: str, language: str, _: str) -> str:
 def _give_ids(tokens: list[Token]) -> None:
     """Headings get ids from their words, so that links to them survive reordering; never empty, never twice."""
     taken: set[str] = set()
-    for heading, inline in zip(tokens, tokens[1:], strict=False):
+    for heading, inline in itertools.pairwise(tokens):
         if heading.type == "heading_open":
             stem = slug(inline.content)
             ident, number = stem, 2

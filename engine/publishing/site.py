@@ -17,6 +17,7 @@ import vl_convert
 
 from engine.errors import UserError, disk_problem, problem, shown
 from engine.lesson import Lesson, Site
+from engine.publishing.compare import make_scope
 from engine.publishing.pages import (
     TEMPLATES,
     Collected,
@@ -28,7 +29,6 @@ from engine.publishing.pages import (
     templates,
 )
 from engine.publishing.prose import render_line
-from engine.publishing.compare import make_scope
 from engine.runs import Run, finished_runs, staleness
 
 MARK = ".made-by-lesson-lab"  # an output folder without it holds somebody's own files: never wiped
