@@ -246,7 +246,7 @@ def test_a_full_disk_stops_the_run_with_the_older_checkpoint_whole(tmp_path, str
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(disk)], capture_output=True, check=False
     ).returncode:
         pytest.skip("this sandbox mounts nothing")
     try:

@@ -24,7 +24,7 @@ STATIC_WIDTHS = {"wide": 640, "narrow": 340}  # px; a wide one shrunk to a phone
 HEIGHT = 300
 DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4])  # arms are told apart without colour too
 LABEL_GAP = 16 / HEIGHT  # between two labels at the lines' ends, as a share of the y axis
-LABEL_WIDTH = 0.2  # how near two ends must be for their labels to touch, as a share of the x axis
+LABEL_WIDTH = 110  # px; ends nearer than that have labels that could touch
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,10 @@ def curve_chart(
         .mark_line(strokeWidth=2.5, point={"size": 24, "opacity": 0.01})
         .encode(x=x, y=y, tooltip=tooltip, **style)
     )
-    marks = alt.Chart(kills.drop_duplicates("step")).mark_rule(opacity=0.5, strokeWidth=1, color="currentColor").encode(
+    marks = alt.Chart(kills[kills["step"] >= chart.from_step].drop_duplicates("step")).mark_rule(opacity=0.5, strokeWidth=1, color="currentColor").encode(
         x="step:Q", y=alt.value(HEIGHT - 12), y2=alt.value(HEIGHT), tooltip=[alt.Tooltip("step:Q", title="SIGKILL at step"), "seed:N"]
     )  # fmt: skip
-    return _finish([faint, strong, marks, *_end_labels(data[data["seed"] == 0], labels, x, y)], width)
+    return _finish([faint, strong, marks, *_end_labels(data[data["seed"] == 0], labels, x, y, width)], width)
 
 
 def progress_chart(
@@ -150,7 +150,7 @@ def progress_chart(
 ) -> alt.LayerChart:
     """Steps done against process time; each fall is the work that a kill cost."""
     x = alt.X("x:Q", title="process time, seconds", scale=alt.Scale(nice=False, domain=[0, float(data["x"].max())]))
-    y = alt.Y("y:Q", title=chart.y_label)
+    y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
     style = _arm_style(labels)
     tooltip = [
         alt.Tooltip("arm:N"),
@@ -166,7 +166,7 @@ def progress_chart(
     crosses = alt.Chart(ours).mark_point(shape="cross", angle=45, size=90, filled=True, opacity=1).encode(
         x=x, y=y, color=style["color"], tooltip=[alt.Tooltip("arm:N"), alt.Tooltip("y:Q", title="SIGKILL at step")]
     )  # fmt: skip
-    return _finish([line, crosses, *_end_labels(data, labels, x, y)], width)
+    return _finish([line, crosses, *_end_labels(data, labels, x, y, width)], width)
 
 
 def _arm_style(labels: dict[str, str]) -> dict[str, Any]:
@@ -184,7 +184,8 @@ def _with_room_for_labels(data: pd.DataFrame) -> list[float]:
     """The y range, longer at the end where the arms' names will stand."""
     low, high = float(data["y"].min()), float(data["y"].max())
     span = (high - low) or 1.0
-    room = span * LABEL_GAP * (data["arm"].nunique() + 1)
+    labels = LABEL_GAP * (data["arm"].nunique() + 1)  # of the whole range, so the range grows by more
+    room = span * labels / (1 - labels)
     return [low - room, high + 0.05 * span] if _falls(data) else [low - 0.05 * span, high + room]
 
 
@@ -194,18 +195,19 @@ def _falls(data: pd.DataFrame) -> bool:
     return bool((ends["last"] < ends["first"]).mean() > 0.5)
 
 
-def _end_labels(data: pd.DataFrame, labels: dict[str, str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+def _end_labels(data: pd.DataFrame, labels: dict[str, str], x: alt.X, y: alt.Y, width: Any) -> list[alt.Chart]:
     """Each arm's name where its line ends; arms that end on one point share one label, close ones are moved apart."""
     ends = {arm: (float(line["x"].iloc[-1]), float(line["y"].iloc[-1])) for arm, line in data.groupby("arm")}
     sign = -1 if _falls(data) else 1
-    gap = LABEL_GAP * ((data["y"].max() - data["y"].min()) or 1.0)
+    low, high = _with_room_for_labels(data)
+    near_x = LABEL_WIDTH / (width if isinstance(width, int) else STATIC_WIDTHS["wide"]) * data["x"].max()
     by_point: dict[tuple[float, float], list[str]] = {}
     for role in sorted(ends, key=lambda role: (sign * ends[role][1], list(labels).index(role))):
         by_point.setdefault(ends[role], []).append(role)
     rows: list[dict[str, Any]] = []
     for (at_x, at_y), roles in by_point.items():
-        beside = [row["y"] for row in rows if abs(row["x"] - at_x) < LABEL_WIDTH * data["x"].max()]
-        place = max([sign * at_y, *(sign * other + gap for other in beside)]) * sign
+        beside = [row["y"] for row in rows if abs(row["x"] - at_x) < near_x]
+        place = sign * max([sign * at_y, *(sign * other + LABEL_GAP * (high - low) for other in beside)])
         rows.append({"x": at_x, "y": place, "arm": roles[0], "label": " = ".join(labels[role] for role in roles)})
     base = alt.Chart(pd.DataFrame(rows)).encode(x=x, y=y, text="label:N")
     style = {"align": "right", "dx": -4, "dy": -sign * 11, "fontSize": 13, "fontWeight": 600}
