@@ -23,6 +23,10 @@ examples:
   python build.py --lesson 1.7 --run --profile cpu     at the size of that profile
   python build.py --lesson 1.7 --run --fresh           throw the local runs of these seeds away and start over
   python build.py --lesson 1.7 --run --resume-inexact  go on with another machine's checkpoint; the page says so
+  python build.py --phase 1 --run --seeds 1            every lesson of the phase, going on where it stopped
+  python build.py --queue 1.3 1.2                      these lessons, in this order
+  python build.py --lesson 1.2 --plan --price 0.4      what each profile takes: memory, time, money at 0.4 an hour
+  python build.py --new 1.10 "Weight decay"            a lesson folder to start from
   python build.py --lesson 1.7 --record                the local runs become the published ones
   python build.py --lesson 1.7                         build that lesson's page alone
   python build.py --site-only                          build every page; needs no torch
@@ -57,6 +61,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     what.add_argument("--site-only", action="store_true", help="build every page from the recorded runs")
     what.add_argument("--check", action="store_true", help="validate everything, write nothing")
+    what.add_argument("--phase", type=int, metavar="N", help="with --run: all lessons of the phase, in order")
+    what.add_argument(
+        "--queue", nargs="+", metavar="ID", help="train these lessons one after the other, skipping what is done"
+    )
+    what.add_argument("--plan", action="store_true", help="say what the lesson's runs take, train nothing")
+    what.add_argument("--new", nargs=2, metavar=("ID", "TITLE"), help="make a lesson folder to start from")
     how = parser.add_argument_group("how to train (with --run)")
     how.add_argument("--fresh", action="store_true", help="delete the local runs of the chosen arms and seeds first")
     how.add_argument(
@@ -65,6 +75,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     how.add_argument("--arm", metavar="ARM", help="only this arm, e.g. often (default: all)")
     how.add_argument("--profile", metavar="NAME", help="e.g. cpu (default: the lesson's headline profile)")
     how.add_argument("--resume-inexact", action="store_true", help="accept a checkpoint of another machine or torch")
+    how.add_argument("--price", type=float, metavar="X", help="with --plan: money per hour of the GPU")
     where = parser.add_argument_group("where")
     where.add_argument(
         "--lessons", type=Path, default=Path("lessons"), metavar="DIR", help="the lessons' folder (default: lessons)"
@@ -82,20 +93,36 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _chosen_command(parser: argparse.ArgumentParser, options: argparse.Namespace):
-    chosen = [name for name in ("run", "record", "site_only", "check") if getattr(options, name)]
+    chosen = [
+        name for name in ("run", "record", "site_only", "check", "plan", "new", "queue") if getattr(options, name)
+    ]
     if len(chosen) > 1:
         parser.error(f"{' and '.join('--' + name.replace('_', '-') for name in chosen)} do not go together: choose one")
     if not chosen and not options.lesson:
         parser.error("nothing to do: try --site-only, or --lesson 1.7 --run (--help shows all)")
     name = chosen[0] if chosen else "one_page"
-    if name in ("run", "record") and not options.lesson:
+    if options.phase and name != "run":
+        parser.error("--phase goes with --run")
+    if options.phase and options.lesson:
+        parser.error("--phase is about all its lessons: leave --lesson out")
+    if name in ("run", "record", "plan") and not options.lesson and not options.phase:
         parser.error(f"--{name} needs --lesson, e.g. --lesson 1.7 --{name}")
-    if name in ("site_only", "check") and options.lesson:
-        parser.error(f"--{name.replace('_', '-')} is about all lessons: leave --lesson out")
+    if name in ("site_only", "check", "new", "queue") and options.lesson:
+        parser.error(f"--{name.replace('_', '-')} does not go with --lesson: leave it out")
     for option in ("fresh", "seeds", "arm", "resume_inexact"):
-        if getattr(options, option) and name != "run":
+        if getattr(options, option) and name not in ("run", "queue"):
             parser.error(f"--{option.replace('_', '-')} goes with --run")
-    return {"run": run, "record": record, "site_only": site_only, "check": check, "one_page": one_page}[name]
+    commands = {
+        "run": run,
+        "queue": run,
+        "record": record,
+        "site_only": site_only,
+        "check": check,
+        "plan": plan,
+        "new": new,
+        "one_page": one_page,
+    }
+    return commands[name]
 
 
 def _seeds(text: str) -> list[int]:
@@ -106,30 +133,46 @@ def _seeds(text: str) -> list[int]:
 
 def run(options: argparse.Namespace) -> int:
     """Train, build the site with the local runs over the recorded ones, and say how they compare."""
-    lesson = find_lesson(options)
-    profile = find_profile(lesson, options.profile)
-    arms = [find_arm(lesson, options.arm)] if options.arm else list(lesson.spec.arms)
+    lessons = find_lessons(options)
     _require_training_room()
-    from engine.runs import lock
-    from engine.training.supervise import Interrupted, train_all
+    from engine.training.supervise import Interrupted
 
+    problems: list[str] = []
+    for lesson in lessons:
+        if len(lessons) > 1:
+            print(f"lesson {lesson.id}: {lesson.spec.topic}")
+        try:
+            _train(lesson, options)
+        except UserError as error:  # the lessons after it are still worth training
+            problems += error.problems
+        except Interrupted as stopped:
+            print("stopped; every run saved a checkpoint, and the same command goes on from there", file=sys.stderr)
+            return 128 + stopped.number
+    if problems:
+        raise UserError(*problems)
+    gathered = _build(options, with_local={lesson.id for lesson in lessons})
+    for lesson in lessons:
+        _say_result(options, lesson, gathered)
+    return 0
+
+
+def _train(lesson: Lesson, options: argparse.Namespace) -> None:
+    """Every chosen arm and seed of one lesson that is not finished."""
+    from engine.runs import lock
+    from engine.training.supervise import train_all
+
+    profile = find_profile(lesson, options.profile)
+    arms = [find_arm(lesson, options.arm)] if options.arm else list(lesson.arms)
     configs = lesson.runs(profile, options.seeds or lesson.spec.seeds[:1], arms)
     local = options.runs / "local" / lesson.id
     folders = {config.name: local / profile / config.name for config in configs}
-    try:
-        with lock(local / "lock", f"lesson {lesson.id}") as left_by:
-            if left_by:
-                print(f"lesson {lesson.id}: taking over the lock of a process that died ({left_by})")
-            if options.fresh:
-                for folder in folders.values():
-                    shutil.rmtree(folder, ignore_errors=True)
-            train_all(configs, folders, inexact=options.resume_inexact)
-    except Interrupted as stopped:
-        print("stopped; every run saved a checkpoint, and the same command goes on from there", file=sys.stderr)
-        return 128 + stopped.number
-    gathered = _build(options, with_local={lesson.id})
-    _say_result(options, lesson, gathered)
-    return 0
+    with lock(local / "lock", f"lesson {lesson.id}") as left_by:
+        if left_by:
+            print(f"lesson {lesson.id}: taking over the lock of a process that died ({left_by})")
+        if options.fresh:
+            for folder in folders.values():
+                shutil.rmtree(folder, ignore_errors=True)
+        train_all(configs, folders, inexact=options.resume_inexact)
 
 
 def _require_training_room() -> None:
@@ -163,6 +206,33 @@ def record(options: argparse.Namespace) -> int:
     profile = find_profile(lesson, options.profile)
     for name in record_runs(lesson, profile, options.runs):
         print(f"recorded {name}")
+    return 0
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Parameters, arithmetic, memory, time and money of each arm of the profile, or of every profile."""
+    from engine.training.plan import plan_lines
+
+    lesson = find_lesson(options)
+    for profile in [find_profile(lesson, options.profile)] if options.profile else lesson.spec.profiles:
+        print(f"lesson {lesson.id}, profile {profile}")
+        shapes: dict[str, list[str]] = {}  # arms of one size have one plan
+        for role, settings in lesson.settings[profile].items():
+            text = "\n".join(plan_lines("", settings, options.price))
+            shapes.setdefault(text.partition("\n")[0], []).append(role)
+            if len(shapes[text.partition("\n")[0]]) == 1:
+                print(f"{role}{text}")
+    return 0
+
+
+def new(options: argparse.Namespace) -> int:
+    from engine.new_lesson import make_lesson
+
+    lesson_id, title = options.new
+    existing = load_lessons(options.lessons) if options.lessons.is_dir() else []
+    print(
+        f"made {shown(make_lesson(lesson_id, title, options.lessons, existing))}; train it: python build.py --lesson {lesson_id} --run"
+    )
     return 0
 
 
@@ -213,11 +283,26 @@ def _site(options: argparse.Namespace):
     return site.model_copy(update={"base_url": options.base_url.rstrip("/")}) if options.base_url else site
 
 
-def find_lesson(options: argparse.Namespace) -> Lesson:
+def find_lessons(options: argparse.Namespace) -> list[Lesson]:
+    """The lessons of --lesson, --queue or --phase, in that order."""
+    if options.phase:
+        found = [
+            lesson
+            for lesson in load_lessons(options.lessons)
+            if lesson.sort_key[0] == options.phase and lesson.spec.status == "published"
+        ]
+        if not found:
+            raise UserError(problem(f"--phase {options.phase}", "no lesson of this phase", next="name another phase"))
+        return found
+    return [find_lesson(options, lesson_id) for lesson_id in options.queue or [options.lesson]]
+
+
+def find_lesson(options: argparse.Namespace, lesson_id: str = "") -> Lesson:
+    lesson_id = lesson_id or options.lesson
     lessons = {lesson.id: lesson for lesson in load_lessons(options.lessons)}
-    if options.lesson not in lessons:
-        raise UserError(problem(f"--lesson {options.lesson}", "no such lesson", expected=nearest(options.lesson, list(lessons)), next=f"name one of {shown(options.lessons)}"))  # fmt: skip
-    return lessons[options.lesson]
+    if lesson_id not in lessons:
+        raise UserError(problem(f"--lesson {lesson_id}", "no such lesson", expected=nearest(lesson_id, list(lessons)), next=f"name one of {shown(options.lessons)}"))  # fmt: skip
+    return lessons[lesson_id]
 
 
 def find_profile(lesson: Lesson, name: str | None) -> str:
@@ -227,8 +312,8 @@ def find_profile(lesson: Lesson, name: str | None) -> str:
 
 
 def find_arm(lesson: Lesson, name: str) -> str:
-    if name not in lesson.spec.arms:
-        raise UserError(problem(f"--arm {name}", f"lesson {lesson.id} has no such arm", expected=nearest(name, list(lesson.spec.arms)), next="name one of these"))  # fmt: skip
+    if name not in lesson.arms:
+        raise UserError(problem(f"--arm {name}", f"lesson {lesson.id} has no such arm", expected=nearest(name, list(lesson.arms)), next="name one of these"))  # fmt: skip
     return name
 
 

@@ -202,7 +202,7 @@ class Expression:
     def _call(self, function: Callable[..., Any], arguments: list[Any]) -> Any:
         try:
             return function(*arguments)
-        except (TypeError, ValueError, ZeroDivisionError) as error:
+        except (TypeError, ValueError, ZeroDivisionError, KeyError) as error:
             raise self._error("cannot be computed", got=f"{self.source} ({error})") from None
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from engine.errors import UserError, nearest, problem, shown
 
 Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -30,55 +31,102 @@ class Frozen(BaseModel):
 class Settings(Frozen):
     """Everything that decides what one arm computes. A new field needs a default, so that it makes no old run stale."""
 
-    # Text
-    corpus: Literal["shakespeare"]  # e.g. the plays, 5.3 MB; training/corpus.py says where each comes from
-    tokenizer: Literal["bytes"] = "bytes"  # 256 tokens, one a byte: nothing to train, nothing unknown
+    # Text (training/corpus.py, training/tokens.py)
+    corpus: Annotated[str, Field(min_length=1)]  # e.g. "shakespeare"; a path; "hub:OWNER/NAME/FOLDER"
+    corpus_tokens: Whole = 0  # of a hub: how many tokens to take, 0 = all
+    text_column: str = "text"  # of .jsonl and .parquet files
+    tokenizer: Annotated[str, Field(pattern=r"^(bytes|gpt2|bpe:[1-9][0-9]*)$")] = (
+        "bytes"  # bpe:2048 is trained on the corpus
+    )
 
     # Model (training/model.py)
     layers: Count
     heads: Count
+    kv_heads: Whole = 0  # key and value heads, each shared by heads / kv_heads query heads; 0 = one each
     width: Count  # numbers per token; a multiple of heads
+    mlp_width: Whole = 0  # numbers inside the MLP; 0 = 4 times width
     context: Count  # tokens that the model sees at once
+    norm: Literal["layer", "rms", "none"] = "layer"
+    position: Literal["learned", "rope"] = "learned"
+    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0  # longest wavelength of rope is about 2π times this, in tokens
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    bias: bool = True  # in linear layers and LayerNorm; GPT-2 has it, Llama has not
+    tied: bool = True  # one matrix for reading and guessing tokens
+    init_std: Annotated[float, Field(gt=0)] = 0.02  # GPT-2's: a new model's logits are near 0, its loss near ln V
     dropout: Share = 0.0  # share of activations zeroed in training; it draws from a random generator at every step
 
     # Optimisation (training/optim.py)
-    steps: Count  # optimizer updates
-    batch: Count  # sequences of `context` tokens a step
+    steps: Whole = 0  # optimizer updates; or state `tokens`
+    tokens: Whole = 0  # tokens to train on, rounded up to whole steps; or state `steps`
+    batch: Count  # sequences of `context` tokens a step, all micro-batches together
+    accumulate: Count = 1  # micro-batches a step: the same gradient in less memory
     lr: Annotated[float, Field(gt=0)]  # peak learning rate
     lr_final_share: Share = 0.1  # the schedule ends at this share of lr
-    schedule: Literal["constant", "cosine"] = "cosine"
-    warmup: Annotated[int, Field(ge=0)] = 0  # steps of linear ramp to lr
+    schedule: Literal["constant", "cosine", "linear-decay"] = "cosine"
+    decay_share: Annotated[float, Field(gt=0, le=1)] = (
+        0.2  # of linear-decay: the last share of steps, in which lr falls
+    )
+    warmup: Whole = 0  # steps of linear ramp to lr
     weight_decay: Annotated[float, Field(ge=0)] = 0.1  # on matrices only
     beta1: Share = 0.9
     beta2: Share = 0.95  # 0.999 remembers 1,000 steps: too long for a run that short
     clip: Annotated[float, Field(ge=0)] = 1.0  # largest gradient norm; 0 = never clip
 
-    # Evaluation (training/evaluate.py)
+    # Evaluation and samples (training/evaluate.py, training/generate.py)
     eval_every: Count = 100  # steps
     eval_tokens: Count = 32_768  # of the validation text, always the same ones
+    sample_every: Whole = 0  # steps; 0 = no samples
+    sample_prompts: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    sample_tokens: Count = 64  # new tokens a sample
+    temperature: Annotated[float, Field(ge=0)] = 1.0  # 0 = always the likeliest token
+    top_k: Whole = 0  # draw from the k likeliest tokens only; 0 = from all
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # draw from the likeliest tokens that together have this share
 
     # Checkpoints and faults (training/checkpoint.py)
     checkpoint_every: Count  # steps
-    kills: Annotated[int, Field(ge=0)] = 0  # SIGKILLs of the run, at steps drawn from the seed
+    kills: Whole = 0  # SIGKILLs of the run, at steps drawn from the seed
     resume_without: Literal["nothing", "optimizer", "generators"] = "nothing"  # what a resume deliberately forgets
+
+    # Deliberate breakage
+    overfit_one_batch: bool = False  # every step reads the batch of step 1
+    shift_targets: bool = True  # false: each token is its own target, and the loss means nothing
+    may_diverge: bool = False  # an infinite or undefined loss ends the run as "diverged" instead of as an error
 
     # Machine
     device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"  # auto: see decide_precision in training/loop.py
+    compile: Literal["off", "on", "auto"] = "off"  # auto: see decide_compile there
     threads: Count = 1  # CPU threads an arm; another number gives other bits, so it is never derived from the machine
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Settings":
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        if self.warmup >= self.steps:
-            raise ValueError(f"warmup {self.warmup} leaves none of the {self.steps} steps at full learning rate")
-        if self.kills >= self.steps:
-            raise ValueError(f"{self.kills} kills do not fit between {self.steps} steps")
+        """All misfits in one message: whoever mends one should not meet the next only then."""
+        kv_heads = self.kv_heads or self.heads
+        misfits = {
+            f"width {self.width} is not a multiple of heads {self.heads}": self.width % self.heads,
+            f"heads {self.heads} is not a multiple of kv_heads {kv_heads}": self.heads % kv_heads,
+            f"rope turns pairs of numbers, and width / heads = {self.width // self.heads} is odd": self.position
+            == "rope"
+            and self.width // self.heads % 2,
+            f"batch {self.batch} is not a multiple of accumulate {self.accumulate}": self.batch % self.accumulate,
+            "state either steps or tokens": bool(self.steps) == bool(self.tokens),
+            f"warmup {self.warmup} leaves none of the {self.total_steps} steps at full learning rate": self.total_steps
+            and self.warmup >= self.total_steps,
+            f"{self.kills} kills do not fit between {self.total_steps} steps": self.total_steps
+            and self.kills >= self.total_steps,
+            "samples need sample_prompts": self.sample_every and not self.sample_prompts,
+        }
+        if any(misfits.values()):
+            raise ValueError("; ".join(text for text, misfit in misfits.items() if misfit))
         return self
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps or -(-self.tokens // (self.batch * self.context))
 
     def stated(self) -> dict[str, Any]:
         """The settings that differ from the defaults: what a run folder keeps and what staleness compares."""
-        return self.model_dump(exclude_defaults=True)
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 @dataclass(frozen=True)
@@ -102,10 +150,12 @@ class Claim(Frozen):
 
 
 class Chart(Frozen):
-    kind: Literal["curve", "progress"]  # a metric against steps; or steps done against time, with what was redone
-    metric: str = "val_loss"  # of a curve: a column of metrics.parquet
+    # A metric against steps; steps done against time, with what was redone; a final metric against the swept setting.
+    kind: Literal["curve", "progress", "sweep"]
+    metric: str = "val_loss"  # of a curve or sweep: a column of metrics.parquet
     title: str
     y_label: str
+    x_label: str = "step"  # of a sweep: what is swept, e.g. "learning rate"
     caption: str  # what to look at, with expressions
     from_step: Annotated[int, Field(ge=0)] = 0  # of a curve: leave out what comes before, e.g. the first steep fall
     arms: list[str] = []  # which arms to draw; all of them if empty
@@ -125,9 +175,35 @@ class Arm(Frozen):
     """One arm as the lesson states it; all that is no key of this class is a setting."""
 
     label: str  # how the page names it
-    role: Literal["compared", "control", "ablation"] = "compared"
+    role: Literal["compared", "control", "ablation", "sweep"] = "compared"
     also_changes: list[str] = []  # settings that only this arm may change beside the lesson's `change`
+    seed_offset: Whole = 0  # added to the lesson's seeds; where change = ["seed"], it is what makes the arms differ
     settings: dict[str, Any] = {}
+
+
+class Sweep(Frozen):
+    """Several values of one setting, each trained in every variant; drawn as final metric against value."""
+
+    key: str  # e.g. "lr"
+    values: Annotated[list[int | float], Field(min_length=2)]
+    variants: Annotated[dict[str, Arm], Field(min_length=1)]  # e.g. two model sizes: settings beside the swept one
+
+    def arms(self) -> dict[str, Arm]:
+        """One arm per variant and value, e.g. "small-0.001"."""
+        return {
+            sweep_arm(name, value): Arm(
+                label=f"{variant.label}, {self.key} {value:g}",
+                role="sweep",
+                also_changes=[self.key, *variant.settings],
+                settings=variant.settings | {self.key: value},
+            )
+            for name, variant in self.variants.items()
+            for value in self.values
+        }
+
+
+def sweep_arm(variant: str, value: float) -> str:
+    return f"{variant}-{value:g}"
 
 
 class Metric(Frozen):
@@ -156,6 +232,7 @@ class Spec(Frozen):
     base: dict[str, Any]
     profiles: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     arms: Annotated[dict[str, Arm], Field(min_length=2)]
+    sweep: Sweep | None = None
     charts: Annotated[list[Chart], Field(min_length=1)]
     claims: Annotated[list[Claim], Field(min_length=1)]
     reference: Reference | None = None
@@ -167,9 +244,17 @@ class Spec(Frozen):
         raw = dict(raw)
         if isinstance(raw.get("arms"), dict):
             raw["arms"] = {role: _split_arm(arm) for role, arm in raw["arms"].items()}
+        if isinstance(raw.get("sweep"), dict) and isinstance(raw["sweep"].get("variants"), dict):
+            variants = {name: _split_arm(variant) for name, variant in raw["sweep"]["variants"].items()}
+            raw["sweep"] = raw["sweep"] | {"variants": variants}
         if isinstance(raw.get("compare"), list):
             raw["compare"] = [tuple(pair) if isinstance(pair, list) else pair for pair in raw["compare"]]
         return raw
+
+    @property
+    def all_arms(self) -> dict[str, Arm]:
+        """The stated arms, then those of the sweep."""
+        return self.arms | (self.sweep.arms() if self.sweep else {})
 
 
 def _split_arm(arm: Any) -> Any:
@@ -212,15 +297,19 @@ class Lesson:
     def where(self, *key: str) -> str:
         return f"{shown(self.toml)}:{_line_of(self.lines, key)} {_dotted(key)}"
 
+    @property
+    def arms(self) -> dict[str, Arm]:
+        return self.spec.all_arms
+
     def runs(self, profile: str, seeds: list[int], arms: list[str]) -> list[RunConfig]:
         """Seed by seed, so that the first complete comparison is there as early as possible."""
-        settings = self.settings[profile]
-        return [RunConfig(self.id, profile, arm, seed, settings[arm]) for seed in seeds for arm in arms]
+        settings, offset = self.settings[profile], {role: arm.seed_offset for role, arm in self.arms.items()}
+        return [RunConfig(self.id, profile, arm, seed + offset[arm], settings[arm]) for seed in seeds for arm in arms]
 
     @cached_property
     def changed_settings(self) -> list[str]:
-        """The settings of the headline profile that are not the same in every arm, in the order of the class."""
-        arms = self.settings[self.spec.headline].values()
+        """The settings of the headline profile that are not the same in every stated arm, in the order of the class."""
+        arms = [self.settings[self.spec.headline][role] for role in self.spec.arms]
         return [key for key in Settings.model_fields if len({getattr(arm, key) for arm in arms}) > 1]
 
 
@@ -375,24 +464,23 @@ def _model_at(loc: tuple[str, ...]) -> type[BaseModel]:
 def _resolve_settings(toml: Path, lines: dict, spec: Spec) -> tuple[dict[str, dict[str, Settings]], list[str]]:
     resolved: dict[str, dict[str, Settings]] = {}
     problems: list[str] = []
+    arms = spec.all_arms
     for profile, layer in spec.profiles.items():
         overrides = layer.get("arms", {})
-        for role in sorted(overrides.keys() - spec.arms.keys()):
+        for role in sorted(overrides.keys() - arms.keys()):
             where = (
                 f"{shown(toml)}:{_line_of(lines, ('profiles', profile, 'arms', role))} profiles.{profile}.arms.{role}"
             )
             problems.append(
-                problem(
-                    where, "no such arm", got=role, expected=nearest(role, list(spec.arms)), next="rename the table"
-                )
+                problem(where, "no such arm", got=role, expected=nearest(role, list(arms)), next="rename the table")
             )
         resolved[profile] = {}
-        for role, arm in spec.arms.items():
+        for role, arm in arms.items():
             merged, origin = {}, {}
             for path, values in (
                 (("base",), spec.base),
                 (("profiles", profile), {key: value for key, value in layer.items() if key != "arms"}),
-                (("arms", role), arm.settings),
+                (("arms", role) if role in spec.arms else ("sweep",), arm.settings),
                 (("profiles", profile, "arms", role), overrides.get(role, {})),
             ):
                 merged |= values
@@ -412,7 +500,8 @@ def _names_that_do_not_exist(lesson: Lesson) -> Iterator[str]:
     spec, roles, keys = lesson.spec, list(lesson.spec.arms), list(Settings.model_fields)
     named = [(("compare",), "no such arm", name, roles) for pair in spec.compare for name in pair]
     named += [(("headline",), "no such profile", spec.headline, list(spec.profiles))]
-    named += [(("change",), "no such setting", key, keys) for key in spec.change]
+    named += [(("change",), "no such setting", key, [*keys, "seed"]) for key in spec.change]
+    named += [(("sweep", "key"), "no such setting", spec.sweep.key, keys)] if spec.sweep else []
     named += [
         (("arms", role, "also_changes"), "no such setting", key, keys)
         for role, arm in spec.arms.items()
@@ -431,7 +520,7 @@ def _undeclared_changes(lesson: Lesson) -> Iterator[str]:
     first = lesson.pair[0]
     for profile, arms in lesson.settings.items():
         for role, settings in arms.items():
-            allowed = {*lesson.spec.change, *lesson.spec.arms[role].also_changes, *lesson.spec.arms[first].also_changes}
+            allowed = {*lesson.spec.change, *lesson.arms[role].also_changes, *lesson.arms[first].also_changes}
             for key in Settings.model_fields:
                 ours, theirs = getattr(settings, key), getattr(arms[first], key)
                 if ours != theirs and key not in allowed:

@@ -110,7 +110,9 @@ class RunFolder:
             )
         metrics = self.path / "metrics.parquet.tmp"
         _write_table(metrics, pa.Table.from_pylist(thinned(rows), schema=SCHEMA))
-        _write_table(self.events, _event_table(events))
+        _write_table(self.events, _event_table([event for event in events if event["event"] not in ("step", "sample")]))
+        if samples := [event for event in events if event["event"] == "sample"]:
+            _write_table(self.path / "samples.parquet", _sample_table(samples))
         files = {self.config.name: self.config, self.events.name: self.events, self.metrics.name: metrics}
         files |= {path.name: path for path in self.path.glob("*.parquet") if path != self.metrics}
         summary = summary | {"files_sha256": {name: file_hash(path) for name, path in sorted(files.items())}}
@@ -133,13 +135,12 @@ def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _event_table(events: list[dict[str, Any]]) -> pa.Table:
-    """All that is no step: event, step, attempt, wall_s, and the rest as JSON text."""
+    """Event, step, attempt, wall_s, and the rest as JSON text."""
     columns = ("event", "step", "attempt", "wall_s")
     rows = [
         {key: event.get(key) for key in columns}
         | {"details": json.dumps({key: value for key, value in event.items() if key not in columns}, sort_keys=True)}
         for event in events
-        if event["event"] != "step"
     ]
     schema = pa.schema(
         [
@@ -151,6 +152,14 @@ def _event_table(events: list[dict[str, Any]]) -> pa.Table:
         ]
     )
     return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _sample_table(samples: list[dict[str, Any]]) -> pa.Table:
+    """One row a step and prompt, the last one written: a redone step draws the same sample again."""
+    newest = {(sample["step"], sample["prompt"]): sample for sample in samples}
+    fields = [("step", pa.int32()), ("prompt", pa.string()), ("text", pa.string()), ("tokens_per_s", pa.float32())]
+    rows = [{name: newest[key][name] for name, _ in fields} for key in sorted(newest)]
+    return pa.Table.from_pylist(rows, schema=pa.schema(fields))
 
 
 class Log:
@@ -276,7 +285,7 @@ def record_runs(lesson: Lesson, profile: str, runs_folder: Path) -> list[str]:
 
     UserError, and nothing copied, if there are none, or if one is stale, damaged or from a tree with uncommitted changes.
     """
-    local = [run for run in finished_runs(runs_folder / "local" / lesson.id / profile) if run.arm in lesson.spec.arms]
+    local = [run for run in finished_runs(runs_folder / "local" / lesson.id / profile) if run.arm in lesson.arms]
     where = shown(runs_folder / "local" / lesson.id / profile)
     again = f"python build.py --lesson {lesson.id} --run --fresh"
     problems = (

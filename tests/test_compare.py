@@ -40,7 +40,7 @@ def test_one_more_run_falls_into_the_prediction_interval_as_often_as_it_says():
 )
 def test_the_verdict_is_one_of_four_words(differences, floor, word):
     _, low, high = t_interval(differences)
-    assert verdict_word(differences, low, high, floor) == word
+    assert verdict_word(len(differences), low, high, floor) == word
 
 
 def test_a_metric_that_does_not_vary_has_infinitely_many_floors(trained):

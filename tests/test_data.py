@@ -3,16 +3,31 @@
 import numpy as np
 import pytest
 
+from engine.lesson import Settings
 from engine.training.data import batch, batch_starts, kill_steps
 
+SETTINGS = Settings(
+    corpus="shakespeare", layers=1, heads=1, width=8, context=10, steps=1, batch=4, lr=1e-3, checkpoint_every=1
+)  # fmt: skip
 TOKENS = np.arange(1, 402, dtype=np.uint16)  # 401 tokens: 40 windows of 10, and one more to predict
 
 
 def test_targets_are_the_inputs_moved_on_by_one():
-    inputs, targets = batch(TOKENS, 10, 4, seed=1, step=3)
+    inputs, targets = batch(TOKENS, SETTINGS, seed=1, step=3)
     assert inputs.shape == targets.shape == (4, 10)
     assert np.array_equal(inputs[:, 1:], targets[:, :-1])
     assert np.array_equal(targets[:, -1], inputs[:, -1] + 1)
+
+
+def test_one_batch_for_ever_is_that_of_step_1():
+    same = SETTINGS.model_copy(update={"overfit_one_batch": True})
+    first = batch(TOKENS, SETTINGS, seed=1, step=1)
+    assert np.array_equal(first, batch(TOKENS, same, seed=1, step=500))
+
+
+def test_the_data_bug_makes_every_token_its_own_target():
+    inputs, targets = batch(TOKENS, SETTINGS.model_copy(update={"shift_targets": False}), seed=1, step=3)
+    assert np.array_equal(inputs, targets)
 
 
 def test_a_step_gives_the_same_batch_whenever_it_is_asked():

@@ -116,7 +116,7 @@ def test_a_mistake_is_told_with_its_line(content, capsys, name):
 
 
 def test_all_problems_of_all_lessons_come_together(content, capsys):
-    content.edit(content.toml, "steps = 24", "steps = 0")
+    content.edit(content.toml, "steps = 24", "steps = -1")
     content.edit(content.toml, "eval_every = 8", "eval_evry = 8")
     other = content.root / "lessons" / "1.8-other"
     other.mkdir()

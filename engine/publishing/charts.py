@@ -15,7 +15,7 @@ import pandas as pd
 import vl_convert
 
 from engine.errors import UserError, problem, shown
-from engine.lesson import Chart, Lesson
+from engine.lesson import Chart, Lesson, sweep_arm
 from engine.publishing.compare import by_arm
 from engine.runs import Run
 
@@ -41,12 +41,21 @@ class Drawn:
 
 def draw(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident: str) -> Drawn:
     """All forms of one chart of the lesson. UserError if a number in it is not finite."""
-    runs = [run for run in runs if not chart.arms or run.arm in chart.arms]
-    roles = [role for role in lesson.spec.arms if role in by_arm(runs)]
-    data = (curve_data if chart.kind == "curve" else progress_data)(chart, runs)
+    sweep = {role for role, arm in lesson.arms.items() if arm.role == "sweep"}
+    runs = [
+        run for run in runs if (run.arm in chart.arms if chart.arms else (run.arm in sweep) == (chart.kind == "sweep"))
+    ]
+    if chart.kind == "sweep":
+        data, make = sweep_data(lesson, chart, runs), sweep_chart
+        labels = {name: variant.label for name, variant in lesson.spec.sweep.variants.items()}
+    else:
+        data, make = (
+            (curve_data(chart, runs), curve_chart)
+            if chart.kind == "curve"
+            else (progress_data(chart, runs), progress_chart)
+        )
+        labels = {role: arm.label for role, arm in lesson.arms.items() if role in by_arm(runs)}
     refuse_non_finite(data, runs)
-    labels = {role: lesson.spec.arms[role].label for role in roles}
-    make = curve_chart if chart.kind == "curve" else progress_chart
     interactive = make(chart, thinned(data, INTERACTIVE_POINTS), kill_data(runs), labels, "container")
     few = thinned(data, STATIC_POINTS)
     svgs = {
@@ -62,11 +71,28 @@ def curve_data(chart: Chart, runs: list[Run]) -> pd.DataFrame:
         (run.arm, run.seed, step, value)
         for run in runs
         for step, value in run.curve(chart.metric)
-        if step >= chart.from_step
+        # A run that diverged is drawn as far as it had a loss; any other must not have such a value.
+        if step >= chart.from_step and (math.isfinite(value) or run.summary.get("diverged_at") is None)
     ]
     data = pd.DataFrame(rows, columns=["arm", "seed", "x", "y"])
-    mean = data.groupby(["arm", "x"], sort=True, as_index=False)["y"].mean().assign(seed=0)
-    return pd.concat([data, mean], ignore_index=True)
+    return pd.concat([data, _mean_over_seeds(data)], ignore_index=True)
+
+
+def sweep_data(lesson: Lesson, chart: Chart, runs: list[Run]) -> pd.DataFrame:
+    """Columns arm (the variant), seed (0 = the mean), x (the swept value), y (the final metric); diverged runs have no y."""
+    sweep = lesson.spec.sweep
+    place = {sweep_arm(name, value): (name, value) for name in sweep.variants for value in sweep.values}
+    rows = [(place[run.arm][0], run.seed, float(place[run.arm][1]), run.value_at(chart.metric)) for run in runs]
+    data = pd.DataFrame([row for row in rows if row[3] is not None], columns=["arm", "seed", "x", "y"])
+    return pd.concat([data, _mean_over_seeds(data)], ignore_index=True)
+
+
+def _mean_over_seeds(data: pd.DataFrame) -> pd.DataFrame:
+    """Rows of seed 0, where every seed of the arm still has a value."""
+    grouped = data.groupby(["arm", "x"], sort=True)["y"].agg(["mean", "count"]).reset_index()
+    seeds = data.groupby("arm")["seed"].nunique()
+    whole = grouped[grouped["count"] == grouped["arm"].map(seeds)]
+    return whole.rename(columns={"mean": "y"}).drop(columns="count").assign(seed=0)
 
 
 def progress_data(chart: Chart, runs: list[Run]) -> pd.DataFrame:
@@ -169,6 +195,34 @@ def progress_chart(
     return _finish([line, crosses, *_end_labels(data, labels, x, y, width)], width)
 
 
+def sweep_chart(
+    chart: Chart, data: pd.DataFrame, _: pd.DataFrame, labels: dict[str, str], width: Any
+) -> alt.LayerChart:
+    """The final metric against the swept setting, both sizes of step alike: a logarithmic axis. Seeds as points."""
+    x = alt.X(
+        "x:Q",
+        title=chart.x_label,
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(format="~g", values=sorted(set(data["x"]))),
+    )
+    y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
+    style = _arm_style(labels)
+    tooltip = [
+        alt.Tooltip("arm:N"),
+        alt.Tooltip("x:Q", title=chart.x_label),
+        alt.Tooltip("y:Q", title=chart.y_label, format=".4f"),
+        "seed:N",
+    ]
+    points = (
+        alt.Chart(data[data["seed"] > 0])
+        .mark_point(size=28, filled=True, opacity=0.55)
+        .encode(x=x, y=y, color=style["color"], tooltip=tooltip)
+    )
+    mean = data[data["seed"] == 0]
+    line = alt.Chart(mean).mark_line(strokeWidth=2.5).encode(x=x, y=y, **style)
+    return _finish([points, line, *_end_labels(mean, labels, x, y, width)], width)
+
+
 def _arm_style(labels: dict[str, str]) -> dict[str, Any]:
     domain = list(labels)
     colors = [f"var(--arm-{number})" for number in range(len(domain))]
@@ -264,8 +318,9 @@ def table_of(chart: Chart, data: pd.DataFrame, labels: dict[str, str]) -> tuple[
     mean = data[data["seed"] == 0].pivot_table(index="x", columns="arm", values="y")
     spread = data[data["seed"] > 0].groupby(["x", "arm"])["y"].std().fillna(0).unstack()
     roles = [role for role in labels if role in mean]
-    rows = [
-        [f"{step:,.0f}", *(f"{mean.loc[step, role]:.4f} ± {spread.loc[step, role]:.4f}" for role in roles)]
-        for step in mean.index
-    ]
-    return ["step", *(labels[role] for role in roles)], rows
+    at = "{:g}" if chart.kind == "sweep" else "{:,.0f}"
+    cell = lambda x, role: (
+        f"{mean.loc[x, role]:.4f} ± {spread.loc[x, role]:.4f}" if pd.notna(mean.loc[x, role]) else "diverged"
+    )
+    rows = [[at.format(x), *(cell(x, role) for role in roles)] for x in mean.index]
+    return [chart.x_label, *(labels[role] for role in roles)], rows

@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from engine.errors import UserError, problem
 from engine.expressions import Compared, Expression, Measure, Namespace, Scope, sample_sd, shown_value
-from engine.lesson import Claim, Lesson, Settings
+from engine.lesson import Claim, Lesson, Settings, sweep_arm
 from engine.runs import Run
 
 CONFIDENCE = 0.95
@@ -30,8 +31,8 @@ class Verdict:
     first: str
     second: str
     metric: str
-    seeds: list[int]
-    differences: list[float]  # one a seed
+    seeds: list[int]  # that both arms have; empty where arms differ in nothing but the seed, and nothing can be paired
+    differences: list[float]  # one a seed of `seeds`
     mean: float
     low: float  # of the confidence interval; equal to mean with one seed
     high: float
@@ -47,39 +48,63 @@ class Verdict:
 
 
 def compare(first: list[Run], second: list[Run], metric: str) -> Verdict:
-    """Runs of two arms, paired by seed. ValueError if they share no seed."""
+    """Runs of two arms, paired by the seeds that both have; as two independent samples if they share none.
+
+    A run that diverged has an infinite loss.
+    """
     ours, theirs = ({run.seed: run for run in runs} for runs in (first, second))
+    before, after = ({seed: _final(run, metric) for seed, run in runs.items()} for runs in (ours, theirs))
     seeds = sorted(ours.keys() & theirs.keys())
-    if not seeds:
-        raise ValueError("the arms share no seed")
-    differences = [theirs[seed].value_at(metric) - ours[seed].value_at(metric) for seed in seeds]
-    mean, low, high = t_interval(differences)
-    floor = sample_sd([run.value_at(metric) for run in first])
-    same = [key for key in PAIRED_BY if all(ours[seed].summary[key] == theirs[seed].summary[key] for seed in seeds)]
+    differences = [after[seed] - before[seed] for seed in seeds]
+    if not all(map(math.isfinite, [*before.values(), *after.values()])):
+        mean, low, high = _infinite(differences)
+    elif seeds:
+        mean, low, high = t_interval(differences)
+    else:
+        mean, low, high = welch_interval(list(before.values()), list(after.values()))
+    floor = sample_sd(list(before.values()))
+    same = [
+        key
+        for key in PAIRED_BY
+        if seeds and all(ours[seed].summary[key] == theirs[seed].summary[key] for seed in seeds)
+    ]
     return Verdict(
         first[0].arm, second[0].arm, metric, seeds, differences, mean, low, high, floor,
-        word=verdict_word(differences, low, high, floor),
+        word=verdict_word(len(seeds) or min(len(before), len(after)), low, high, floor),
         paired=[PAIRED_BY[key] for key in same],
         not_paired=[name for key, name in PAIRED_BY.items() if key not in same],
     )  # fmt: skip
 
 
-def verdict_word(differences: list[float], low: float, high: float, floor: float) -> str:
-    """The four words, tried in this order:
+def _final(run: Run, metric: str) -> float:
+    value = run.value_at(metric)
+    return math.inf if value is None else value
+
+
+def _infinite(differences: list[float]) -> tuple[float, float, float]:
+    """Where runs diverged: surely worse if that happened in every seed of one arm and in none of the other."""
+    if differences and len(set(differences)) == 1:
+        return differences[0], differences[0], differences[0]
+    return math.nan, -math.inf, math.inf
+
+
+def verdict_word(count: int, low: float, high: float, floor: float) -> str:
+    """One of four words, tried in this order, for `count` seeds:
 
     cannot tell         one seed shows no noise, so nothing can be held against it
     identical           every difference is exactly 0
     differs             the interval excludes 0
-    no difference seen  the whole interval lies within one noise floor of 0: whatever is there, another seed moves more
+    no difference seen  the interval holds 0 and nothing beyond two noise floors: whatever is there, two single runs of
+                        one and the same arm often lie further apart (by 2.8 floors, one time in twenty)
     cannot tell         otherwise: 0 is possible, and so is more than the noise
     """
-    if len(differences) < 2:
+    if count < 2:
         return "cannot tell"
-    if not any(differences):
+    if low == high == 0:
         return "identical"
     if low > 0 or high < 0:
         return "differs"
-    return "no difference seen" if -floor <= low and high <= floor else "cannot tell"
+    return "no difference seen" if -2 * floor <= low and high <= 2 * floor else "cannot tell"
 
 
 def t_interval(values: list[float]) -> tuple[float, float, float]:
@@ -88,6 +113,21 @@ def t_interval(values: list[float]) -> tuple[float, float, float]:
     if len(values) < 2:
         return mean, mean, mean
     half = t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * sample_sd(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def welch_interval(first: list[float], second: list[float]) -> tuple[float, float, float]:
+    """(mean difference, low, high) of two independent samples, whose noise need not be equal (Welch 1947, Biometrika)."""
+    mean = sum(second) / len(second) - sum(first) / len(first)
+    if min(len(first), len(second)) < 2:
+        return mean, mean, mean
+    parts = [sample_sd(values) ** 2 / len(values) for values in (first, second)]
+    if not sum(parts):
+        return mean, mean, mean
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)
+    )
+    half = t_quantile(0.5 + CONFIDENCE / 2, freedom) * math.sqrt(sum(parts))
     return mean, mean - half, mean + half
 
 
@@ -101,7 +141,7 @@ def prediction_interval(values: list[float]) -> tuple[float, float]:
 
 
 @lru_cache
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: float) -> float:
     """The value that Student's t with `freedom` degrees stays below with `probability` (0.5 to 1).
 
     The density is integrated (Simpson's rule) and the bound found by halving: 15 lines instead of scipy's 100 MB in
@@ -140,17 +180,17 @@ def make_scope(lesson: Lesson, profile: str, runs: list[Run]) -> Scope:
 
 
 def _scope_of(lesson: Lesson, profile: str, runs: list[Run], seeds: dict[int, Scope]) -> Scope:
-    arms = by_arm(runs)
-    settings = lesson.settings[profile]
+    arms, settings, spec = by_arm(runs), lesson.settings[profile], lesson.spec
     shared = {
         key: getattr(settings[lesson.pair[0]], key)
         for key in Settings.model_fields
-        if len({getattr(arm, key) for arm in settings.values()}) == 1
+        if len({str(getattr(settings[role], key)) for role in spec.arms}) == 1
     }
-    names = {role: _arm_names(role, runs_of, settings[role]) for role, runs_of in arms.items()}
+    of_arm = {role: _arm_names(role, runs_of, settings[role]) for role, runs_of in arms.items()}
+    names = {role: names for role, names in of_arm.items() if role in spec.arms}
     names |= {
         "settings": Namespace("the settings that all arms share", shared),
-        "reference": Namespace("the reference", lesson.spec.reference.figures if lesson.spec.reference else {}),
+        "reference": Namespace("the reference", spec.reference.figures if spec.reference else {}),
         "seeds": max((len(runs_of) for runs_of in arms.values()), default=0),
     }
 
@@ -159,19 +199,33 @@ def _scope_of(lesson: Lesson, profile: str, runs: list[Run], seeds: dict[int, Sc
         fields = ("mean", "low", "high", "floor", "floors", "word")
         return Namespace("a difference", {name: getattr(verdict, name) for name in fields})
 
-    return Scope(names, {"diff": diff}, seeds)
+    def sweep(variant: str, value: float) -> Namespace:
+        return of_arm[sweep_arm(variant, value)]
+
+    def best(variant: str) -> Namespace:
+        """The swept value with the best mean of the lesson's metric, among those at which no seed diverged."""
+        sign = 1 if spec.metric.better == "lower" else -1
+        means = {
+            value: sum(_final(run, spec.metric.name) for run in arms[sweep_arm(variant, value)])
+            for value in spec.sweep.values
+        }
+        value = min(means, key=lambda value: sign * means[value])
+        return Namespace(f"the best of {variant}", {"value": value, "final": sweep(variant, value).fields["final"]})
+
+    return Scope(names, {"diff": diff, "sweep": sweep, "best": best}, seeds)
 
 
 def _arm_names(role: str, runs: list[Run], settings: Settings) -> Namespace:
-    final = {}
-    for key, value in runs[0].summary.items():
-        if isinstance(value, int | float):
-            final[key] = Measure([run.summary[key] for run in runs])
-        elif isinstance(value, str) and len({run.summary[key] for run in runs}) == 1:
-            final[key] = value
+    final: dict[str, Any] = {"diverged": sum(run.summary.get("diverged_at") is not None for run in runs)}
+    for key in runs[0].summary:
+        values = [run.summary.get(key) for run in runs]
+        if all(isinstance(value, int | float) for value in values):
+            final[key] = Measure(values)
+        elif isinstance(values[0], str) and len(set(values)) == 1:
+            final[key] = values[0]
     return Namespace(f"arm {role}", {
         "final": Namespace(f"the end of arm {role}", final),
-        "settings": Namespace(f"the settings of arm {role}", settings.model_dump()),
+        "settings": Namespace(f"the settings of arm {role}", settings.model_dump() | {"total_steps": settings.total_steps}),
     })  # fmt: skip
 
 

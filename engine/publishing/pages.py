@@ -103,7 +103,7 @@ def verdicts(shown_runs: LessonRuns) -> list[Verdict]:
 def verdict_sentence(shown_runs: LessonRuns) -> str:
     """The headline verdict in one line, e.g. for a terminal."""
     spec, verdict = shown_runs.lesson.spec, verdicts(shown_runs)[0]
-    first, second = (spec.arms[role].label for role in (verdict.first, verdict.second))
+    first, second = (shown_runs.lesson.arms[role].label for role in (verdict.first, verdict.second))
     number = lambda value: f"{value:+,.4g}"
     interval = (
         f"95 % interval {number(verdict.low)} to {number(verdict.high)}"

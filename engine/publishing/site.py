@@ -85,25 +85,31 @@ def choose_runs(lesson: Lesson, runs_folder: Path, with_local: bool, notices: li
     recorded = finished_runs(runs_folder / lesson.id / profile)
     local_folder = runs_folder / "local" / lesson.id / profile
     local = finished_runs(local_folder) if with_local or not recorded else []
-    local = [
-        run for run in local if run.arm in lesson.spec.arms and not staleness(run, lesson.settings[profile][run.arm])
-    ]
+    local = [run for run in local if run.arm in lesson.arms and not staleness(run, lesson.settings[profile][run.arm])]
     if recorded:
         refuse_incomplete_record(lesson, profile, recorded)
         return LessonRuns(lesson, profile, recorded, draft=False, mine=local)
-    seeds = set.intersection(*({run.seed for run in local if run.arm == role} for role in lesson.spec.arms))
+    seeds = set.intersection(
+        *({run.seed - arm.seed_offset for run in local if run.arm == role} for role, arm in lesson.arms.items())
+    )
     if not seeds:
         notices.append(
             f"lesson {lesson.id} has no page yet: no seed has a finished run of every arm. Train them: python build.py --lesson {lesson.id} --run"
         )
         return None
-    return LessonRuns(lesson, profile, [run for run in local if run.seed in seeds], draft=True, mine=[])
+    return LessonRuns(
+        lesson,
+        profile,
+        [run for run in local if run.seed - lesson.arms[run.arm].seed_offset in seeds],
+        draft=True,
+        mine=[],
+    )
 
 
 def refuse_incomplete_record(lesson: Lesson, profile: str, recorded: list[Run]) -> None:
     """Every arm and seed of the lesson, nothing else, and none made with other settings."""
     have = {(run.arm, run.seed): run for run in recorded}
-    wanted = {(role, seed) for role in lesson.spec.arms for seed in lesson.spec.seeds}
+    wanted = {(run.arm, run.seed) for run in lesson.runs(profile, lesson.spec.seeds, list(lesson.arms))}
     problems = []
     for arm, seed in sorted(have.keys() - wanted):
         problems.append(
@@ -139,7 +145,7 @@ def refuse_incomplete_record(lesson: Lesson, profile: str, recorded: list[Run]) 
 
 
 def refresh_command(lesson: Lesson, keys: list[tuple[str, int]]) -> str:
-    seeds = ",".join(str(seed) for seed in sorted({seed for _, seed in keys}))
+    seeds = ",".join(str(seed) for seed in sorted({seed - lesson.arms[arm].seed_offset for arm, seed in keys}))
     arms = sorted({arm for arm, _ in keys})
     arm = f" --arm {arms[0]}" if len(arms) == 1 else ""
     return f"python build.py --lesson {lesson.id} --run --fresh --seeds {seeds}{arm} && python build.py --lesson {lesson.id} --record"

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-BETWEEN_DOCUMENTS = b"\n\n\n"
+from engine.lesson import Settings
 
 
 def batch_starts(token_count: int, context: int, batch: int, seed: int, step: int) -> np.ndarray:
@@ -33,10 +33,13 @@ def _epoch_order(windows: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(windows)
 
 
-def batch(tokens: np.ndarray, context: int, size: int, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+def batch(tokens: np.ndarray, settings: Settings, seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets of a step, both (B, T), int64: the targets are the inputs moved on by one token."""
-    starts = batch_starts(len(tokens), context, size, seed, step)
-    windows = tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64)  # (B, T + 1)
+    step = 1 if settings.overfit_one_batch else step
+    starts = batch_starts(len(tokens), settings.context, settings.batch, seed, step)
+    windows = tokens[starts[:, None] + np.arange(settings.context + 1)].astype(np.int64)  # (B, T + 1)
+    if not settings.shift_targets:
+        return windows[:, :-1], windows[:, :-1]  # the data bug of lesson 1.8: copying the input is a perfect answer
     return windows[:, :-1], windows[:, 1:]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from engine.lesson import Settings
 from engine.training.model import GPT
 
 SEQUENCES_AT_ONCE = 32  # a matter of memory: the sum over all tokens is the result, so the number does not show in it
@@ -20,13 +21,13 @@ class Validation:
     target_bytes: int  # bytes of text that the targets spell
 
 
-def make_validation(tokens: np.ndarray, context: int, count: int, byte_lengths: np.ndarray, device: str) -> Validation:
-    """The first `count` tokens (or all there are) in whole windows of `context`. ValueError if not one window fits."""
-    windows = min(count, len(tokens) - 1) // context
-    if windows < 1:
-        raise ValueError(f"{len(tokens)} validation tokens hold no window of {context} + 1")
+def make_validation(tokens: np.ndarray, settings: Settings, byte_lengths: np.ndarray) -> Validation:
+    """The first eval_tokens (or all there are) in whole windows of the context."""
+    context, device = settings.context, settings.device
+    windows = max(1, min(settings.eval_tokens, len(tokens) - 1) // context)
+    shift = 1 if settings.shift_targets else 0  # a data bug sits in the one function that all data come from
     inputs = tokens[: windows * context].astype(np.int64).reshape(windows, context)
-    targets = tokens[1 : windows * context + 1].astype(np.int64).reshape(windows, context)
+    targets = tokens[shift : windows * context + shift].astype(np.int64).reshape(windows, context)
     as_tensor = lambda ids: torch.from_numpy(ids).to(device)
     return Validation(as_tensor(inputs), as_tensor(targets), int(byte_lengths[targets].sum()))
 

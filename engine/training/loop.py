@@ -11,33 +11,33 @@ import time
 
 PROCESS_STARTED = time.perf_counter()  # before torch is imported: those seconds are part of what a restart costs
 
-import hashlib
+import math
 import os
-import resource
 import signal
-import statistics
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from engine.errors import UserError, disk_problem, problem, shown
 from engine.lesson import Settings
-from engine.runs import FINGERPRINT, WITH_CHANGES, Log, RunFolder, changed_keys, lock, metric_rows, provenance
+from engine.runs import FINGERPRINT, Log, RunFolder, changed_keys, lock, metric_rows, provenance
 from engine.training import checkpoint
-from engine.training.corpus import load_corpus
-from engine.training.data import BETWEEN_DOCUMENTS, batch, batch_starts, kill_steps
+from engine.training.data import batch, kill_steps
 from engine.training.evaluate import Validation, evaluate, make_validation
+from engine.training.generate import sample
+from engine.training.machine import autocast, decide_compile, decide_precision, peak_memory_bytes
 from engine.training.model import GPT
 from engine.training.optim import learning_rate, make_optimizer
-from engine.training.tokens import load_tokenizer
+from engine.training.summary import summary, weights_hash
+from engine.training.tokens import Text, load_text
 
 PROJECT = Path(__file__).parents[2]
-WARMING_STEPS = 10  # the first steps of a process allocate memory and choose kernels: no measure of speed
 
 
 class Stopped(Exception):
@@ -52,16 +52,22 @@ class Training:
     config: dict[str, Any]
     settings: Settings
     machine: dict[str, Any]  # this process's provenance
-    tokens: np.ndarray  # the training text
-    byte_lengths: np.ndarray
+    text: Text
     validation: Validation
     model: GPT
+    loss: Callable[[Tensor, Tensor], Tensor]  # the model's, compiled or not
+    precision: str  # as decided: fp32 or bf16
     optimizer: torch.optim.Optimizer
+    initial_weights: str  # hash
     log: Log
     attempt: int
     wall_before_s: float  # process time of earlier attempts
     step: int = 0
     bytes_seen: int = 0
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
 
     @property
     def wall_s(self) -> float:
@@ -73,54 +79,65 @@ class Training:
 
 def train(folder: RunFolder, *, inexact: bool, stop: threading.Event) -> None:
     """Bring the run in `folder` to its end. UserError if it cannot go on; Stopped once `stop` is set."""
-    training, first_attempt_hash = prepare(folder)
+    training = prepare(folder)
     resume(training, inexact)
-    settings, seed = training.settings, training.config["seed"]
+    settings = training.settings
     killed = {event["step"] for event in folder.read_log() if event["event"] == "kill"}
-    kills = set(kill_steps(seed, settings.steps, settings.kills)) - killed
+    kills = set(kill_steps(training.seed, settings.total_steps, settings.kills)) - killed
     if training.step == 0:
         write_row(training, {})
-    while training.step < settings.steps:
-        write_row(training, train_step(training))
+    while training.step < settings.total_steps:
+        row = train_step(training)
+        write_row(training, row)
+        if not (math.isfinite(row["train_loss"]) and math.isfinite(row["grad_norm"])):
+            end_diverged(training)
+            break
         if training.step in kills:
             # Before the checkpoint that may be due now: it is lost too, as in a crash.
             training.write("kill")
             os.kill(os.getpid(), signal.SIGKILL)
-        due = training.step % settings.checkpoint_every == 0 or training.step == settings.steps
+        due = training.step % settings.checkpoint_every == 0 or training.step == settings.total_steps
         if due or stop.is_set():
             save(training)
         if stop.is_set():
             training.write("stopped")
             raise Stopped
     training.write("finished")
-    folder.finish(summary(training, first_attempt_hash))
+    folder.finish(summary(training))
 
 
-def prepare(folder: RunFolder) -> tuple[Training, str]:
-    """Text, a new model drawn from the seed, its optimizer; and the hash of the model's initial weights."""
+def prepare(folder: RunFolder) -> Training:
+    """Text, a new model drawn from the seed, its optimizer."""
     config = folder.read_config()
     settings = Settings.model_validate(config["settings"])
     torch.set_num_threads(settings.threads)
-    corpus, tokenizer = load_corpus(settings.corpus), load_tokenizer(settings.tokenizer)
-    tokens = tokenizer.encode(BETWEEN_DOCUMENTS.join(corpus.train))
-    held_out = tokenizer.encode(BETWEEN_DOCUMENTS.join(corpus.validation))
-    validation = make_validation(
-        held_out, settings.context, settings.eval_tokens, tokenizer.byte_lengths, settings.device
-    )
+    text = load_text(settings)
     torch.manual_seed(config["seed"])
-    model = GPT(settings, tokenizer.vocab_size).to(settings.device)
+    model = GPT(settings, text.tokenizer.vocab_size).to(settings.device)
+    compiled, warning = decide_compile(settings)
     earlier = folder.read_log()
     training = Training(
-        folder, config | {"data_sha256": corpus.sha256}, settings, provenance(PROJECT), tokens, tokenizer.byte_lengths, validation,
-        model, make_optimizer(model, settings), Log(folder.log),
+        folder, config | {"data_sha256": text.data_sha256}, settings, provenance(PROJECT), text,
+        make_validation(text.validation, settings, text.tokenizer.byte_lengths), model,
+        # The method and not the model is compiled: weights keep their names, so a compiled run's checkpoint loads anywhere.
+        torch.compile(model.loss) if compiled else model.loss,
+        decide_precision(settings), make_optimizer(model, settings), weights_hash(model), Log(folder.log),
         attempt=1 + sum(event["event"] == "started" for event in earlier),
         wall_before_s=earlier[-1]["wall_s"] if earlier else 0.0,
     )  # fmt: skip
     startup_s = (
         time.perf_counter() - PROCESS_STARTED
     )  # imports, text, model: what every restart costs beside the redone steps
-    training.write("started", startup_s=round(startup_s, 3), provenance=training.machine)
-    return training, weights_hash(model)
+    training.write(
+        "started",
+        startup_s=round(startup_s, 3),
+        provenance=training.machine,
+        precision=training.precision,
+        compiled=compiled,
+    )
+    if warning:
+        training.write("warning", text=warning)
+    return training
 
 
 def resume(training: Training, inexact: bool) -> None:
@@ -212,121 +229,69 @@ def save(training: Training) -> None:
 
 
 def train_step(training: Training) -> dict[str, Any]:
-    """One optimizer update; returns what the log keeps of it."""
+    """One optimizer update; returns what the log keeps of it. A loss that is no number is returned, and updates nothing."""
     started = time.perf_counter()
     settings = training.settings
     step = training.step + 1
-    inputs, targets = batch(training.tokens, settings.context, settings.batch, training.config["seed"], step)
-    as_tensor = lambda ids: torch.from_numpy(ids).to(settings.device)
+    inputs, targets = (
+        torch.from_numpy(ids).to(settings.device) for ids in batch(training.text.train, settings, training.seed, step)
+    )
+    rate = learning_rate(settings, step)
     for group in training.optimizer.param_groups:
-        group["lr"] = learning_rate(settings, step)
-    loss = training.model.loss(as_tensor(inputs), as_tensor(targets))
-    loss.backward()
-    grad_norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), settings.clip or float("inf"))
-    training.optimizer.step()
+        group["lr"] = rate
+    loss_sum = 0.0
+    for some_inputs, some_targets in zip(
+        inputs.chunk(settings.accumulate), targets.chunk(settings.accumulate), strict=True
+    ):
+        with autocast(settings.device, training.precision):
+            # Each micro-batch holds the same number of tokens, so the mean of their means is the batch's mean.
+            loss = training.loss(some_inputs, some_targets) / settings.accumulate
+        loss.backward()
+        loss_sum += loss.item()
+    grad_norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), settings.clip or math.inf).item()
+    if math.isfinite(loss_sum) and math.isfinite(grad_norm):
+        training.optimizer.step()
     training.optimizer.zero_grad(set_to_none=True)
     training.step = step
-    training.bytes_seen += int(training.byte_lengths[targets].sum())
-    row = {"train_loss": loss.item(), "grad_norm": grad_norm.item(), "lr": learning_rate(settings, step)}
-    return row | {"tokens_per_s": round(targets.size / (time.perf_counter() - started), 1)}
+    training.bytes_seen += int(training.text.tokenizer.byte_lengths[targets.cpu().numpy()].sum())
+    speed = round(targets.numel() / (time.perf_counter() - started), 1)
+    return {"train_loss": loss_sum, "grad_norm": grad_norm, "lr": rate, "tokens_per_s": speed}
+
+
+def end_diverged(training: Training) -> None:
+    """A loss or gradient that is infinite or no number: the end of a run that may diverge, an error in any other.
+
+    UserError with the step and the last ten losses. The last checkpoint stays; going on from it would end here again.
+    """
+    rows = metric_rows(training.folder.read_log())
+    training.write("diverged")
+    if training.settings.may_diverge:
+        return
+    losses = ", ".join(f"{row['train_loss']:.3f}" for row in rows[-11:-1] if row["train_loss"] is not None)
+    raise UserError(problem(
+        shown(training.folder.path), f"the loss or its gradient is no finite number at step {training.step}",
+        got=f"loss {rows[-1]['train_loss']}, gradient norm {rows[-1]['grad_norm']}; the losses before it: {losses}",
+        next="lower lr, add warmup steps, or set may_diverge = true if the lesson is about this",
+    ))  # fmt: skip
 
 
 def write_row(training: Training, row: dict[str, Any]) -> None:
-    """One line of the log, with the validation loss where it is due."""
-    settings = training.settings
-    if training.step % settings.eval_every == 0 or training.step == settings.steps:
-        nats_per_token, bits_per_byte = evaluate(training.model, training.validation)
+    """One line of the log, with validation loss and samples where they are due."""
+    settings, step = training.settings, training.step
+    last = step == settings.total_steps
+    if step % settings.eval_every == 0 or last:
+        with autocast(settings.device, training.precision):
+            nats_per_token, bits_per_byte = evaluate(training.model, training.validation)
         row = row | {
             "val_loss": nats_per_token,
             "val_bpb": bits_per_byte,
             "peak_mem_bytes": peak_memory_bytes(settings.device),
         }
-    tokens_seen = training.step * settings.batch * settings.context
+    if settings.sample_every and (step % settings.sample_every == 0 or last):
+        for one in sample(training.model, training.text.tokenizer, settings, training.seed, step):
+            training.write("sample", prompt=one.prompt, text=one.text, tokens_per_s=one.tokens_per_s)
+    tokens_seen = step * settings.batch * settings.context
     training.write("step", tokens=tokens_seen, bytes=training.bytes_seen, **row)
-
-
-def peak_memory_bytes(device: str) -> int:
-    """Largest memory so far: of the allocator on CUDA, of the process (VmHWM) elsewhere."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    try:
-        # Not ru_maxrss where it can be helped: a child inherits its parent's peak there.
-        status = Path("/proc/self/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) * 1024
-    except OSError:  # macOS has no /proc, and counts ru_maxrss in bytes
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def weights_hash(model: GPT) -> str:
-    """sha256 over every weight's name, shape and bytes: equal hashes mean equal models, to the last bit."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def batch_order_hash(training: Training) -> str:
-    """sha256 over where every sequence of every step starts: equal hashes mean that two runs read the same batches."""
-    settings, digest = training.settings, hashlib.sha256()
-    for step in range(1, settings.steps + 1):
-        digest.update(
-            batch_starts(
-                len(training.tokens), settings.context, settings.batch, training.config["seed"], step
-            ).tobytes()
-        )
-    return digest.hexdigest()
-
-
-def summary(training: Training, initial_weights: str) -> dict[str, Any]:
-    """summary.json but for the files' hashes: final numbers, what they cost, what was paired."""
-    events = training.folder.read_log()
-    of_kind = lambda kind: [event for event in events if event["event"] == kind]
-    rows, saves = metric_rows(events), of_kind("checkpoint")
-    evaluated = [row for row in rows if row["val_loss"] is not None]
-    started = [event["provenance"] for event in of_kind("started")]
-    return {
-        "steps": training.step,
-        "tokens": rows[-1]["tokens"],
-        "train_loss": rows[-1]["train_loss"],
-        "val_loss": evaluated[-1]["val_loss"],
-        "val_bpb": evaluated[-1]["val_bpb"],
-        "parameters": training.model.parameter_count(),
-        "weights_sha256": weights_hash(training.model),
-        "initial_weights_sha256": initial_weights,
-        "batch_order_sha256": batch_order_hash(training),
-        "validation_sha256": hashlib.sha256(training.validation.targets.cpu().numpy().tobytes()).hexdigest(),
-        "wall_s": round(training.wall_s, 3),
-        "tokens_per_s": statistics.median(
-            [row["tokens_per_s"] for row in rows[1 + WARMING_STEPS :]] or [rows[-1]["tokens_per_s"]]
-        ),
-        "peak_mem_bytes": max(row["peak_mem_bytes"] for row in evaluated),
-        "attempts": training.attempt,
-        "kills": len(of_kind("kill")),
-        "redone_steps": sum(event["redone"] for event in of_kind("resumed")),
-        "redone_s": round(redone_seconds(events), 3),
-        "startup_s": round(sum(event["startup_s"] for event in of_kind("started")), 3),
-        "checkpoints": len(saves),
-        "checkpoint_s": round(sum(event["seconds"] for event in saves), 4),
-        "checkpoint_bytes": saves[-1]["bytes"],
-        "resumed_inexactly": [change for event in of_kind("resumed_inexactly") for change in event["changes"]],
-        "commits": list(
-            dict.fromkeys(f"{p['git_commit'] or 'unknown'}{WITH_CHANGES if p['git_dirty'] else ''}" for p in started)
-        ),
-        "finished": provenance(PROJECT)["started"],
-    }
-
-
-def redone_seconds(events: list[dict[str, Any]]) -> float:
-    """Time from each resume until the run was back at the step it had reached before (or was killed again)."""
-    total_s, since_s, now_s, goal = 0.0, 0.0, 0.0, 0
-    for event in events:
-        if event["event"] == "resumed":
-            total_s += now_s - since_s  # of the attempt before: it never got back
-            since_s, now_s, goal = event["wall_s"], event["wall_s"], event["step"] + event["redone"]
-        elif event["event"] == "step" and goal and event["step"] <= goal:
-            now_s = event["wall_s"]
-    return total_s + now_s - since_s
 
 
 def stop_on_request(watch_parent: bool) -> threading.Event:

@@ -25,11 +25,17 @@ def learning_rate(settings: Settings, step: int) -> float:
 
     cosine: half a wave from lr at the end of the ramp down to lr_final_share · lr at the last step
     (Loshchilov & Hutter 2016, "SGDR").
+    linear-decay ("warmup-stable-decay", Hu et al. 2024, arXiv 2404.06395): lr, then a straight line down over the last
+    decay_share of the steps.
     """
     if step <= settings.warmup:
         return settings.lr * step / settings.warmup
     if settings.schedule == "constant":
         return settings.lr
-    progress = (step - settings.warmup) / max(1, settings.steps - settings.warmup)  # over 0 to 1
     lowest = settings.lr * settings.lr_final_share
+    if settings.schedule == "linear-decay":
+        decay_steps = settings.decay_share * settings.total_steps
+        left = min(1.0, (settings.total_steps - step) / decay_steps)  # 1 until the decay begins, 0 at the last step
+        return lowest + (settings.lr - lowest) * left
+    progress = (step - settings.warmup) / max(1, settings.total_steps - settings.warmup)  # over 0 to 1
     return lowest + (settings.lr - lowest) * 0.5 * (1 + math.cos(math.pi * progress))

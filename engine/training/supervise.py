@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from engine.errors import UserError, problem, shown
 from engine.lesson import RunConfig
 from engine.runs import NUMERICS_VERSION, RunFolder, changed_keys, provenance
-from engine.training.corpus import load_corpus
+from engine.training.tokens import load_text
 
 PROJECT = Path(__file__).parents[2]
 PLAIN_EVERY_S = 10.0  # between two progress lines of an arm where there is no terminal
@@ -75,7 +75,10 @@ def train_all(configs: list[RunConfig], folder_of: dict[str, Path], *, inexact: 
 
 def prepare_folders(configs: list[RunConfig], folder_of: dict[str, Path], inexact: bool) -> list["Arm"]:
     """config.json of every new run; UserError naming what changed in every old one."""
-    data = {name: load_corpus(name).sha256 for name in sorted({config.settings.corpus for config in configs})}
+    # Here and once, before any child starts: it would be fetched and tokenized by all of them at the same time.
+    data = {
+        key: load_text(settings).data_sha256 for key, settings in {_text_key(c): c.settings for c in configs}.items()
+    }
     here = provenance(PROJECT)
     arms, problems = [], []
     for config in configs:
@@ -83,7 +86,7 @@ def prepare_folders(configs: list[RunConfig], folder_of: dict[str, Path], inexac
         new = {
             "settings": config.settings.stated(),
             "seed": config.seed,
-            "data_sha256": data[config.settings.corpus],
+            "data_sha256": data[_text_key(config)],
             "numerics_version": NUMERICS_VERSION,
         }
         changes = changed_keys(folder.read_config(), new) if folder.config.exists() else []
@@ -98,6 +101,12 @@ def prepare_folders(configs: list[RunConfig], folder_of: dict[str, Path], inexac
     if problems:
         raise UserError(*problems)
     return arms
+
+
+def _text_key(config: RunConfig) -> tuple:
+    """Runs with equal keys read the same tokens."""
+    settings = config.settings
+    return settings.corpus, settings.corpus_tokens, settings.text_column, settings.tokenizer, settings.context
 
 
 def _at_once(arm: "Arm") -> int:
@@ -208,14 +217,14 @@ class Arm:
         """e.g. "often-s1   step   410/1000  loss 2.301  val 2.254   7,900 tokens/s   1:10 left"."""
         settings = self.config.settings
         step = self.row.get("step", 0)
-        text = f"{self.config.name:<16} step {step:>6,}/{settings.steps:,}"
+        text = f"{self.config.name:<16} step {step:>6,}/{settings.total_steps:,}"
         if self.row.get("train_loss") is not None:
             text += f"  loss {self.row['train_loss']:.3f}"
         if self.val_loss is not None:
             text += f"  val {self.val_loss:.3f}"
         if self.speeds:
             speed = statistics.median(self.speeds)
-            left_s = round((settings.steps - step) * settings.batch * settings.context / speed)
+            left_s = round((settings.total_steps - step) * settings.batch * settings.context / speed)
             text += f"  {speed:>7,.0f} tokens/s  {left_s // 60}:{left_s % 60:02d} left"
         return text
 
@@ -228,6 +237,8 @@ def _news(event: dict[str, Any]) -> str:
         return f"resumed from step {step:,}, {event['redone']:,} steps to redo"
     if kind == "resumed_inexactly":
         return f"warning: going on with another machine's checkpoint ({'; '.join(event['changes'])})"
+    if kind == "diverged":
+        return f"the loss is no finite number at step {step:,}"
     return {
         "warning": f"warning: {event.get('text')}",
         "stopped": f"stopped at step {step:,}; a checkpoint is saved",
