@@ -124,10 +124,11 @@ class Content:
     """A content folder of a test's own: lessons, runs, and where its site goes."""
 
     root: Path
+    folder: str = "1.7-checkpointing"
 
     @property
     def lesson(self) -> Path:
-        return self.root / "lessons" / "1.7-checkpointing"
+        return self.root / "lessons" / self.folder
 
     @property
     def toml(self) -> Path:
@@ -175,11 +176,11 @@ class Content:
         path.write_text(text.replace(old, new, 1))
 
 
-def _write_content(root: Path) -> Content:
-    content = Content(root)
+def write_content(root: Path, toml: str = LESSON, page: str = PAGE, folder: str = "1.7-checkpointing") -> Content:
+    content = Content(root, folder)
     content.lesson.mkdir(parents=True)
-    content.toml.write_text(LESSON)
-    content.page.write_text(PAGE)
+    content.toml.write_text(toml)
+    content.page.write_text(page)
     (root / "lessons" / "site.toml").write_text(SITE)
     return content
 
@@ -188,13 +189,13 @@ def _write_content(root: Path) -> Content:
 def content(tmp_path, monkeypatch) -> Content:
     """The tiny lesson, not trained."""
     monkeypatch.chdir(tmp_path)  # so that a test's os.chdir ends with the test
-    return _write_content(tmp_path)
+    return write_content(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def trained_once(tmp_path_factory) -> Content:
     """The tiny lesson with two seeds of every arm trained and recorded. Never changed: tests take copies."""
-    content = _write_content(tmp_path_factory.mktemp("trained"))
+    content = write_content(tmp_path_factory.mktemp("trained"))
     before = Path.cwd()
     # Runs from a tree with changes are not recorded; while somebody works on the project, its tree has changes.
     os.environ["GIT_DIR"] = str(content.root / "no-repository")

@@ -5,7 +5,8 @@ import math
 import pytest
 import scipy.stats
 
-from engine.publishing.compare import prediction_interval, t_interval, t_quantile, verdict_word
+from engine.expressions import sample_sd
+from engine.publishing.compare import prediction_interval, t_interval, t_quantile, verdict_word, welch_interval
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 200])
@@ -41,6 +42,25 @@ def test_one_more_run_falls_into_the_prediction_interval_as_often_as_it_says():
 def test_the_verdict_is_one_of_four_words(differences, floor, word):
     _, low, high = t_interval(differences)
     assert verdict_word(len(differences), low, high, floor) == word
+
+
+def test_two_independent_samples_get_welchs_interval():
+    first, second = [2.1, 2.3, 2.2, 2.25], [2.0, 1.9, 2.2]
+    expected = scipy.stats.ttest_ind(second, first, equal_var=False).confidence_interval()
+    assert welch_interval(first, second)[1:] == pytest.approx((expected.low, expected.high), rel=1e-6)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_two_equal_arms_are_said_to_differ_one_time_in_twenty(paired):
+    """1,500 lessons of five seeds in which the change does nothing: the false-alarm rate of the word "differs"."""
+    draws = scipy.stats.norm.rvs(size=(1_500, 2, 5), random_state=11)
+    words = []
+    for first, second in draws.tolist():
+        differences = [b - a for a, b in zip(first, second, strict=True)]
+        _, low, high = t_interval(differences) if paired else welch_interval(first, second)
+        words.append(verdict_word(5, low, high, sample_sd(first)))
+    rate = words.count("differs") / len(words)
+    assert 0.027 < rate < 0.073  # 5 % within four standard errors
 
 
 def test_a_metric_that_does_not_vary_has_infinitely_many_floors(trained):

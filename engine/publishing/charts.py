@@ -22,6 +22,7 @@ from engine.runs import Run
 STATIC_POINTS, INTERACTIVE_POINTS = 100, 300  # a line; more widens no page's knowledge and every page's download
 STATIC_WIDTHS = {"wide": 640, "narrow": 340}  # px; a wide one shrunk to a phone would have letters of 5 px
 HEIGHT = 300
+MEAN = -1  # in the seed column: the mean over seeds. Not 0: that is a seed
 DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4])  # arms are told apart without colour too
 LABEL_GAP = 16 / HEIGHT  # between two labels at the lines' ends, as a share of the y axis
 LABEL_WIDTH = 110  # px; ends nearer than that have labels that could touch
@@ -66,7 +67,7 @@ def draw(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident: str
 
 
 def curve_data(chart: Chart, runs: list[Run]) -> pd.DataFrame:
-    """Columns arm, seed (0 = the mean over seeds), x, y."""
+    """Columns arm, seed (MEAN for their mean), x, y."""
     rows = [
         (run.arm, run.seed, step, value)
         for run in runs
@@ -79,7 +80,7 @@ def curve_data(chart: Chart, runs: list[Run]) -> pd.DataFrame:
 
 
 def sweep_data(lesson: Lesson, chart: Chart, runs: list[Run]) -> pd.DataFrame:
-    """Columns arm (the variant), seed (0 = the mean), x (the swept value), y (the final metric); diverged runs have no y."""
+    """Columns arm (the variant), seed (MEAN for their mean), x (the swept value), y (the final metric); diverged runs have no y."""
     sweep = lesson.spec.sweep
     place = {sweep_arm(name, value): (name, value) for name in sweep.variants for value in sweep.values}
     rows = [(place[run.arm][0], run.seed, float(place[run.arm][1]), run.value_at(chart.metric)) for run in runs]
@@ -88,11 +89,11 @@ def sweep_data(lesson: Lesson, chart: Chart, runs: list[Run]) -> pd.DataFrame:
 
 
 def _mean_over_seeds(data: pd.DataFrame) -> pd.DataFrame:
-    """Rows of seed 0, where every seed of the arm still has a value."""
+    """Rows of seed MEAN, where every seed of the arm still has a value."""
     grouped = data.groupby(["arm", "x"], sort=True)["y"].agg(["mean", "count"]).reset_index()
     seeds = data.groupby("arm")["seed"].nunique()
     whole = grouped[grouped["count"] == grouped["arm"].map(seeds)]
-    return whole.rename(columns={"mean": "y"}).drop(columns="count").assign(seed=0)
+    return whole.rename(columns={"mean": "y"}).drop(columns="count").assign(seed=MEAN)
 
 
 def progress_data(chart: Chart, runs: list[Run]) -> pd.DataFrame:
@@ -151,7 +152,7 @@ def curve_chart(
     y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
     style = _arm_style(labels)
     faint = (
-        alt.Chart(data[data["seed"] > 0])
+        alt.Chart(data[data["seed"] != MEAN])
         .mark_line(strokeWidth=1, opacity=0.25)
         .encode(x=x, y=y, detail="seed:N", **style)
     )
@@ -161,14 +162,14 @@ def curve_chart(
         alt.Tooltip("y:Q", title=chart.y_label, format=".4f"),
     ]
     strong = (
-        alt.Chart(data[data["seed"] == 0])
+        alt.Chart(data[data["seed"] == MEAN])
         .mark_line(strokeWidth=2.5, point={"size": 24, "opacity": 0.01})
         .encode(x=x, y=y, tooltip=tooltip, **style)
     )
     marks = alt.Chart(kills[kills["step"] >= chart.from_step].drop_duplicates("step")).mark_rule(opacity=0.5, strokeWidth=1, color="currentColor").encode(
         x="step:Q", y=alt.value(HEIGHT - 12), y2=alt.value(HEIGHT), tooltip=[alt.Tooltip("step:Q", title="SIGKILL at step"), "seed:N"]
     )  # fmt: skip
-    return _finish([faint, strong, marks, *_end_labels(data[data["seed"] == 0], labels, x, y, width)], width)
+    return _finish([faint, strong, marks, *_end_labels(data[data["seed"] == MEAN], labels, x, y, width)], width)
 
 
 def progress_chart(
@@ -214,11 +215,11 @@ def sweep_chart(
         "seed:N",
     ]
     points = (
-        alt.Chart(data[data["seed"] > 0])
+        alt.Chart(data[data["seed"] != MEAN])
         .mark_point(size=28, filled=True, opacity=0.55)
         .encode(x=x, y=y, color=style["color"], tooltip=tooltip)
     )
-    mean = data[data["seed"] == 0]
+    mean = data[data["seed"] == MEAN]
     line = alt.Chart(mean).mark_line(strokeWidth=2.5).encode(x=x, y=y, **style)
     return _finish([points, line, *_end_labels(mean, labels, x, y, width)], width)
 
@@ -315,8 +316,8 @@ def table_of(chart: Chart, data: pd.DataFrame, labels: dict[str, str]) -> tuple[
         return ["arm", "seconds", "steps done"], [
             [labels[row.arm], f"{row.x:,.1f}", f"{row.y:,.0f}"] for row in data.itertuples()
         ]
-    mean = data[data["seed"] == 0].pivot_table(index="x", columns="arm", values="y")
-    spread = data[data["seed"] > 0].groupby(["x", "arm"])["y"].std().fillna(0).unstack()
+    mean = data[data["seed"] == MEAN].pivot_table(index="x", columns="arm", values="y")
+    spread = data[data["seed"] != MEAN].groupby(["x", "arm"])["y"].std().fillna(0).unstack()
     roles = [role for role in labels if role in mean]
     at = "{:g}" if chart.kind == "sweep" else "{:,.0f}"
     cell = lambda x, role: (

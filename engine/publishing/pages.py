@@ -87,7 +87,7 @@ def lesson_page(site: Site, shown_runs: LessonRuns, environment: jinja2.Environm
         "runs": shown_runs,
         "arms": by_arm(runs),
         "mine": mine_against_record(shown_runs),
-        "seconds": sum(run.summary["wall_s"] for run in runs if run.seed == runs[0].seed),
+        "seconds": sum(run.summary["wall_s"] for run in runs if run.name in default_runs(shown_runs)),
     }
     collected.raise_all()
     return Page(
@@ -105,14 +105,15 @@ def verdict_sentence(shown_runs: LessonRuns) -> str:
     spec, verdict = shown_runs.lesson.spec, verdicts(shown_runs)[0]
     first, second = (shown_runs.lesson.arms[role].label for role in (verdict.first, verdict.second))
     number = lambda value: f"{value:+,.4g}"
+    seeds = ", ".join(map(str, verdict.seeds))
     interval = (
         f"95 % interval {number(verdict.low)} to {number(verdict.high)}"
-        if len(verdict.seeds) > 1
-        else "one seed has no interval"
+        if verdict.low != verdict.high
+        else "no interval"
     )
     return (
         f"{verdict.word}: {second} minus {first} is {number(verdict.mean)} {spec.metric.label} "
-        f"({interval}; {verdict.floors:.1f} noise floors; seeds {', '.join(map(str, verdict.seeds))})"
+        f"({interval}; {verdict.floors:.1f} noise floors; {f'seeds {seeds}' if seeds else 'unpaired'})"
     )
 
 
@@ -141,17 +142,20 @@ class Collected:
             raise UserError(*dict.fromkeys(self.problems))
 
 
+def default_runs(shown_runs: LessonRuns) -> set[str]:
+    """The names of the runs that `--run` trains when nothing else is asked for."""
+    lesson = shown_runs.lesson
+    return {config.name for config in lesson.runs(shown_runs.profile, lesson.spec.seeds[:1], list(lesson.arms))}
+
+
 def changes(lesson: Lesson) -> list[dict[str, Any]]:
-    """The one change as a table: each setting that differs between arms, its value in each."""
-    arms = lesson.settings[lesson.spec.headline]
-    return [
-        {
-            "key": key,
-            "declared": key in lesson.spec.change,
-            "values": [getattr(arms[role], key) for role in lesson.spec.arms],
-        }
-        for key in lesson.changed_settings
-    ]
+    """The one change as a table: each setting that differs between the stated arms, its value in each."""
+    arms, spec = lesson.settings[lesson.spec.headline], lesson.spec
+    rows = [{"key": key, "values": [getattr(arms[role], key) for role in spec.arms]} for key in lesson.changed_settings]
+    if "seed" in spec.change:
+        shifted = [[seed + arm.seed_offset for seed in spec.seeds] for arm in spec.arms.values()]
+        rows.insert(0, {"key": "seed", "values": [", ".join(map(str, seeds)) for seeds in shifted]})
+    return rows
 
 
 def shared_settings(lesson: Lesson) -> list[tuple[str, Any]]:

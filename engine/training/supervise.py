@@ -35,14 +35,16 @@ class Interrupted(Exception):
         self.number = number
 
 
-def train_all(configs: list[RunConfig], folder_of: dict[str, Path], *, inexact: bool, out: TextIO = sys.stdout) -> None:
+def train_all(
+    configs: list[RunConfig], folder_of: dict[str, Path], *, inexact: bool, out: TextIO | None = None
+) -> None:
     """Train what is not finished, as many runs at once as there are CPU cores for their threads.
 
     `folder_of` maps a run's name to its folder. UserError with what went wrong in each failed run, after the others
     ended; Interrupted after SIGTERM or Ctrl-C.
     """
     arms = prepare_folders(configs, folder_of, inexact)
-    display = Display(out, [arm for arm in arms if not arm.folder.finished])
+    display = Display(out or sys.stdout, [arm for arm in arms if not arm.folder.finished])
     for arm in arms:
         if arm.folder.finished:
             display.say(f"{arm.config.name}: finished before, nothing to do")
