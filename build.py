@@ -172,7 +172,7 @@ def _train(lesson: Lesson, options: argparse.Namespace) -> None:
         if options.fresh:
             for folder in folders.values():
                 shutil.rmtree(folder, ignore_errors=True)
-        train_all(configs, folders, inexact=options.resume_inexact)
+        train_all(configs, folders, inexact=options.resume_inexact, alone=lesson.spec.alone)
 
 
 def _require_training_room() -> None:

@@ -38,6 +38,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": max,
     "sqrt": math.sqrt,
     "ln": math.log,
+    "exp": math.exp,
 }
 NO_BREAK = "\N{NO-BREAK SPACE}"
 

@@ -225,6 +225,7 @@ class Spec(Frozen):
     status: Literal["announced", "published"]
     date: datetime.date
     change: list[str]
+    alone: bool = False  # lessons about time: one run after the other, arms taking turns, nothing beside them
     headline: str  # the profile that carries prose and claims
     seeds: Annotated[list[int], Field(min_length=1)]
     compare: Annotated[list[tuple[str, str]], Field(min_length=1)]

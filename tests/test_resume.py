@@ -12,6 +12,7 @@ import time
 import pytest
 from conftest import LESSON, PROJECT
 
+from engine.errors import UserError
 from engine.lesson import RunConfig, Settings
 from engine.runs import MACHINE_COLUMNS, RunFolder, metric_rows, provenance
 from engine.training.tokens import load_text
@@ -177,15 +178,12 @@ def test_two_damaged_checkpoints_say_what_to_type(stopped):
 
 
 def test_a_checkpoint_of_another_machine_is_refused_unless_asked_for_and_then_recorded(stopped):
-    import torch
-
     from engine.training import checkpoint
 
     state = checkpoint.load(stopped.checkpoints, warn=print)
     state["machine"]["processor"] = "Abacus"
     shutil.rmtree(stopped.checkpoints)
     checkpoint.save(stopped.checkpoints, state["step"], state)
-    del torch
     child = start(stopped)
     errors = child.communicate(timeout=60)[1]
     assert child.returncode == 1
@@ -228,6 +226,21 @@ def test_how_often_one_evaluates_or_saves_changes_no_weight(straight_short, tmp_
     run = new_run(tmp_path / "run", SHORT.model_copy(update={"eval_every": 3, "checkpoint_every": 40}))
     finish(run)
     assert weights(run) == weights(straight_short)
+
+
+def test_bf16_micro_batches_rope_and_shared_heads_resume_exactly_too(tmp_path):
+    more = {"precision": "bf16", "accumulate": 2, "position": "rope", "kv_heads": 2, "norm": "rms", "mlp": "swiglu"}
+    settings = SHORT.model_copy(update=more | {"width": 64, "steps": 30, "kills": 2})
+    straight, killed = (
+        new_run(tmp_path / "a", settings.model_copy(update={"kills": 0})),
+        new_run(tmp_path / "b", settings),
+    )
+    finish(straight)
+    for _ in range(2):
+        assert start(killed).wait(timeout=60) == -signal.SIGKILL
+    finish(killed)
+    assert weights(killed) == weights(straight)
+    assert trained_rows(killed) == trained_rows(straight)
 
 
 def test_a_child_whose_parent_is_gone_saves_and_stops(tmp_path):
@@ -274,6 +287,38 @@ def test_a_full_disk_stops_the_run_with_the_older_checkpoint_whole(tmp_path, str
         assert weights(run) == weights(straight_short)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_checkpoints_sort_by_number_and_only_the_two_newest_are_kept(tmp_path):
+    from engine.training import checkpoint
+
+    for step in (9_000, 10_000, 200_000_000, 1_000_000_000):
+        checkpoint.save(tmp_path, step, {"step": step})
+    assert [int(path.name.split("-")[1]) for path in checkpoint.newest_first(tmp_path)] == [1_000_000_000, 200_000_000]
+    assert checkpoint.load(tmp_path, warn=print) == {"step": 1_000_000_000}
+
+
+def test_a_checkpoint_that_holds_code_does_not_run_it(tmp_path):
+    from engine.training import checkpoint
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "pwned"),)
+
+    checkpoint.save(tmp_path, 1, {"step": Evil()})
+    with pytest.raises(UserError, match="this checkpoint asks to run code, so it is not one of ours"):
+        checkpoint.load(tmp_path, warn=print)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_weights_of_a_compiled_run_have_the_names_of_plain_ones():
+    import torch
+
+    from engine.training.model import GPT
+
+    model = GPT(SHORT, 256)
+    torch.compile(model.loss)
+    assert not [name for name in model.state_dict() if "_orig_mod" in name]
 
 
 # The supervisor, from outside: build.py --run

@@ -148,7 +148,12 @@ def curve_chart(
     chart: Chart, data: pd.DataFrame, kills: pd.DataFrame, labels: dict[str, str], width: Any
 ) -> alt.LayerChart:
     """Every seed faint, the mean strong, kills as ticks on the x axis, arms named at the lines' ends."""
-    x = alt.X("x:Q", title="step", scale=alt.Scale(nice=False, domain=[chart.from_step, float(data["x"].max())]))
+    x = alt.X(
+        "x:Q",
+        axis=_few_ticks(width),
+        title="step",
+        scale=alt.Scale(nice=False, domain=[chart.from_step, float(data["x"].max())]),
+    )
     y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
     style = _arm_style(labels)
     faint = (
@@ -176,7 +181,12 @@ def progress_chart(
     chart: Chart, data: pd.DataFrame, kills: pd.DataFrame, labels: dict[str, str], width: Any
 ) -> alt.LayerChart:
     """Steps done against process time; each fall is the work that a kill cost."""
-    x = alt.X("x:Q", title="process time, seconds", scale=alt.Scale(nice=False, domain=[0, float(data["x"].max())]))
+    x = alt.X(
+        "x:Q",
+        axis=_few_ticks(width),
+        title="process time, seconds",
+        scale=alt.Scale(nice=False, domain=[0, float(data["x"].max())]),
+    )
     y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
     style = _arm_style(labels)
     tooltip = [
@@ -222,6 +232,11 @@ def sweep_chart(
     mean = data[data["seed"] == MEAN]
     line = alt.Chart(mean).mark_line(strokeWidth=2.5).encode(x=x, y=y, **style)
     return _finish([points, line, *_end_labels(mean, labels, x, y, width)], width)
+
+
+def _few_ticks(width: Any) -> alt.Axis:
+    """Numbers that keep their distance, at the ends too."""
+    return alt.Axis(tickCount=5 if width == STATIC_WIDTHS["narrow"] else 9, labelOverlap=True)
 
 
 def _arm_style(labels: dict[str, str]) -> dict[str, Any]:

@@ -63,11 +63,9 @@ def compare(first: list[Run], second: list[Run], metric: str) -> Verdict:
     else:
         mean, low, high = welch_interval(list(before.values()), list(after.values()))
     floor = sample_sd(list(before.values()))
-    same = [
-        key
-        for key in PAIRED_BY
-        if seeds and all(ours[seed].summary[key] == theirs[seed].summary[key] for seed in seeds)
-    ]
+    # Paired by a fact if both arms have it seed by seed; where no seed is shared, if all runs have one and the same.
+    pairs = [(ours[seed], theirs[seed]) for seed in seeds] or [(first[0], run) for run in (*first, *second)]
+    same = [key for key in PAIRED_BY if all(a.summary[key] == b.summary[key] for a, b in pairs)]
     return Verdict(
         first[0].arm, second[0].arm, metric, seeds, differences, mean, low, high, floor,
         word=verdict_word(len(seeds) or min(len(before), len(after)), low, high, floor),
@@ -217,6 +215,8 @@ def _scope_of(lesson: Lesson, profile: str, runs: list[Run], seeds: dict[int, Sc
 
 def _arm_names(role: str, runs: list[Run], settings: Settings) -> Namespace:
     final: dict[str, Any] = {"diverged": sum(run.summary.get("diverged_at") is not None for run in runs)}
+    if all(run.summary["val_loss"] is not None for run in runs):
+        final["perplexity"] = Measure([math.exp(run.summary["val_loss"]) for run in runs])
     for key in runs[0].summary:
         values = [run.summary.get(key) for run in runs]
         if all(isinstance(value, int | float) for value in values):

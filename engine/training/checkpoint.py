@@ -6,6 +6,7 @@ file, so anybody can open it; the hash in the name finds the flipped byte that t
 
 import hashlib
 import os
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,6 +92,16 @@ def newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.pt"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
 
 
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(problem(
+            shown(path), "this checkpoint asks to run code, so it is not one of ours",
+            expected="tensors, numbers and texts", next="find out where it came from; start over by adding --fresh",
+        )) from None  # fmt: skip
+
+
 def load(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
     """The state of the newest whole checkpoint, or None if there is none at all. `warn` hears of damaged ones.
 
@@ -104,7 +115,7 @@ def load(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
             for bad in damaged:
                 bad.rename(bad.with_name(bad.name + ".damaged"))  # kept to look at, never counted again
                 warn(f"{shown(bad)}: damaged, its content is not what was written; going on from {path.name}")
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return _read(path)
         damaged.append(path)
     if damaged:
         raise UserError(

@@ -36,9 +36,14 @@ class Interrupted(Exception):
 
 
 def train_all(
-    configs: list[RunConfig], folder_of: dict[str, Path], *, inexact: bool, out: TextIO | None = None
+    configs: list[RunConfig],
+    folder_of: dict[str, Path],
+    *,
+    inexact: bool,
+    alone: bool = False,
+    out: TextIO | None = None,
 ) -> None:
-    """Train what is not finished, as many runs at once as there are CPU cores for their threads.
+    """Train what is not finished, as many runs at once as there are CPU cores for their threads; one if `alone`.
 
     `folder_of` maps a run's name to its folder. UserError with what went wrong in each failed run, after the others
     ended; Interrupted after SIGTERM or Ctrl-C.
@@ -53,7 +58,7 @@ def train_all(
         while waiting or running:
             if received:
                 waiting.clear()
-            while waiting and len(running) < _at_once(waiting[0]):
+            while waiting and len(running) < (1 if alone else _at_once(waiting[0])):
                 running.append(waiting.popleft())
                 running[-1].start()
             time.sleep(0.05)

@@ -35,7 +35,9 @@ SETTING = Settings(
     corpus="shakespeare", layers=4, heads=4, width=128, context=64, batch=12, steps=150, lr=1e-3, beta2=0.99, warmup=100,
     eval_every=10_000, eval_tokens=64, checkpoint_every=10_000, threads=2, bias=False,
 )  # fmt: skip
-LARGER = SETTING.model_copy(update={"layers": 6, "heads": 6, "width": 384, "context": 256, "batch": 8, "steps": 30, "warmup": 10})
+LARGER = SETTING.model_copy(
+    update={"layers": 6, "heads": 6, "width": 384, "context": 256, "batch": 8, "steps": 30, "warmup": 10}
+)
 BEST = {"precision": "auto"}  # the fastest that our settings allow on this machine, same arithmetic or not
 
 
@@ -66,7 +68,9 @@ def our_pair_speed(work: Path, settings: Settings) -> float:
     runs = [RunFolder(work / name) for name in ("a", "b")]
     for seed, run in enumerate(runs):
         shutil.rmtree(run.path, ignore_errors=True)
-        run.write_config(RunConfig("0.0", "cpu", run.path.name, seed, settings), load_text(settings).data_sha256, provenance(PROJECT))
+        run.write_config(
+            RunConfig("0.0", "cpu", run.path.name, seed, settings), load_text(settings).data_sha256, provenance(PROJECT)
+        )
     for process in [start_ours(run) for run in runs]:
         process.wait()
     return sum(json.loads(run.summary.read_text())["tokens_per_s"] for run in runs)
@@ -93,14 +97,20 @@ def peer_output(peer: Path, settings: Settings, **more: object) -> str:
         "learning_rate": settings.lr, "min_lr": settings.lr * 0.1, "beta2": settings.beta2, "warmup_iters": settings.warmup,
         "gradient_accumulation_steps": 1, "weight_decay": settings.weight_decay, "out_dir": "out",
     } | more  # fmt: skip
-    command = [sys.executable, "train.py", *(f"--{key}={value!r}" if not isinstance(value, str) else f"--{key}={value}" for key, value in options.items())]
+    command = [
+        sys.executable,
+        "train.py",
+        *(f"--{key}={value!r}" if not isinstance(value, str) else f"--{key}={value}" for key, value in options.items()),
+    ]
     done = subprocess.run(command, cwd=peer, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2_000:]
     return done.stdout
 
 
 def peer_speed(peer: Path, settings: Settings) -> float:
-    times_ms = [float(found) for found in re.findall(r"iter \d+: loss [\d.]+, time ([\d.]+)ms", peer_output(peer, settings))]
+    times_ms = [
+        float(found) for found in re.findall(r"iter \d+: loss [\d.]+, time ([\d.]+)ms", peer_output(peer, settings))
+    ]
     return settings.batch * settings.context / statistics.median(times_ms[1 + WARMING_STEPS :]) * 1e3
 
 
@@ -143,7 +153,14 @@ print(count * 2 * 2048**3 / (time.perf_counter() - started))
 
 def program(text: str, *arguments: str) -> float:
     environment = os.environ | {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
-    done = subprocess.run([sys.executable, "-c", text, *arguments], cwd=PROJECT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", text, *arguments],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return float(done.stdout)
 
 
@@ -180,7 +197,13 @@ def larger(peer: Path, work: Path, repeats: int) -> None:
 
 
 def pair(peer: Path, work: Path, repeats: int) -> None:
-    got = medians(repeats, {"peer, one after the other": lambda: peer_speed(peer, SETTING), "our pair": lambda: our_pair_speed(work, SETTING)})
+    got = medians(
+        repeats,
+        {
+            "peer, one after the other": lambda: peer_speed(peer, SETTING),
+            "our pair": lambda: our_pair_speed(work, SETTING),
+        },
+    )
     say("a pair side by side", got["our pair"] / got["peer, one after the other"], "1.2", got)
 
 
@@ -194,9 +217,20 @@ def matrix_share(_: Path, work: Path, repeats: int) -> None:
     settings = LARGER.model_copy(update=BEST)
     run = our_run(work, settings)
     summary = json.loads(run.summary.read_text())
-    got = medians(repeats, {"matrix products, GFLOP/s": lambda: program(MATRIX_RATE, "2", summary["precision"]) / 1e9, "tokens/s": lambda: our_speed(work, settings)})
+    got = medians(
+        repeats,
+        {
+            "matrix products, GFLOP/s": lambda: program(MATRIX_RATE, "2", summary["precision"]) / 1e9,
+            "tokens/s": lambda: our_speed(work, settings),
+        },
+    )
     reached = got["tokens/s"] * summary["flops_per_token"] / 1e9
-    say(f"share of the {summary['precision']} matrix rate at 10.8M", reached / got["matrix products, GFLOP/s"], "more than 0.49", got | {"GFLOP/s": reached})
+    say(
+        f"share of the {summary['precision']} matrix rate at 10.8M",
+        reached / got["matrix products, GFLOP/s"],
+        "more than 0.49",
+        got | {"GFLOP/s": reached},
+    )
 
 
 def checkpoints(_: Path, work: Path, repeats: int) -> None:
@@ -214,7 +248,17 @@ def start(_: Path, work: Path, repeats: int) -> None:
     for _ in range(repeats):
         shutil.rmtree(work / "runs", ignore_errors=True)
         started = time.perf_counter()
-        command = [sys.executable, "build.py", "--lesson", "1.7", "--run", "--arm", "straight", "--runs", str(work / "runs")]
+        command = [
+            sys.executable,
+            "build.py",
+            "--lesson",
+            "1.7",
+            "--run",
+            "--arm",
+            "straight",
+            "--runs",
+            str(work / "runs"),
+        ]
         process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL)
         log = RunFolder(work / "runs" / "local" / "1.7" / "cpu" / "straight-s1")
         while not any(event.get("step", 0) >= 1 for event in log.read_log() if event["event"] == "step"):
@@ -236,7 +280,12 @@ def tokenize(_: Path, work: Path, repeats: int) -> None:
             started = time.perf_counter()
             load_text(settings)
             times.append(time.perf_counter() - started)
-    say("seconds to tokenize the plays", statistics.median(cold), "at most 1", {"milliseconds when mapped": statistics.median(warm) * 1e3})
+    say(
+        "seconds to tokenize the plays",
+        statistics.median(cold),
+        "at most 1",
+        {"milliseconds when mapped": statistics.median(warm) * 1e3},
+    )
 
 
 def quality(peer: Path, work: Path, _: int) -> None:
@@ -245,10 +294,14 @@ def quality(peer: Path, work: Path, _: int) -> None:
     out = peer_output(peer, settings, eval_interval=2_000, eval_iters=100)
     theirs = float(re.findall(r"step 2000: train loss [\d.]+, val loss ([\d.]+)", out)[-1])
     ours = json.loads(our_run(work, settings).summary.read_text())["val_loss"]
-    print(f"validation loss after 2,000 steps: ours {ours:.4f}, peer {theirs:.4f}, ours - peer {ours - theirs:+.4f} (must lie within 0.03)")
+    print(
+        f"validation loss after 2,000 steps: ours {ours:.4f}, peer {theirs:.4f}, ours - peer {ours - theirs:+.4f} (must lie within 0.03)"
+    )
 
 
-WORKS = {work.__name__: work for work in (setting, pair, larger, loop, matrix_share, checkpoints, start, tokenize, quality)}
+WORKS = {
+    work.__name__: work for work in (setting, pair, larger, loop, matrix_share, checkpoints, start, tokenize, quality)
+}
 
 
 def main() -> None:
