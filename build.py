@@ -152,7 +152,11 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(*problems)
     gathered = _build(options, with_local={lesson.id for lesson in lessons})
     for lesson in lessons:
-        _say_result(options, lesson, gathered)
+        profile = find_profile(lesson, options.profile)
+        if profile != lesson.spec.headline:
+            print(f"lesson {lesson.id}: trained in profile {profile}; its page shows profile {lesson.spec.headline}")
+        else:
+            _say_result(options, lesson, gathered)
     return 0
 
 
@@ -247,8 +251,9 @@ def one_page(options: argparse.Namespace) -> int:
     from engine.publishing.pages import address_of
 
     lesson = find_lesson(options)
-    _build(options, with_local={lesson.id}, only=lesson if options.out.exists() else None)
-    print(f"open {shown(options.out / address_of(lesson))}")
+    gathered = _build(options, with_local={lesson.id}, only=lesson if options.out.exists() else None)
+    if any(one.lesson.id == lesson.id for one in gathered.shown):
+        print(f"open {shown(options.out / address_of(lesson))}")
     return 0
 
 

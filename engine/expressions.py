@@ -137,7 +137,7 @@ class Expression:
             raise self._error(
                 "a number needs a format", got=self.text, expected=f"{self.source} | one of {', '.join(FORMATS)}"
             )
-        if self.format != "plain" and not any(isinstance(node, ast.Name) for node in ast.walk(self._tree)):
+        if self.format != "plain" and not self._reads_something():
             raise self._error(
                 "a typed number",
                 got=self.text,
@@ -152,6 +152,12 @@ class Expression:
             raise self._error(
                 f"{self.format} cannot write this value", got=f"{self.source} = {_short(value)}"
             ) from None
+
+    def _reads_something(self) -> bool:
+        """Whether a name of the scope is in it, or a function of the runs; abs(3.2) is still a typed number."""
+        called = {id(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call)}
+        names = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name)]
+        return any(id(name) not in called or name.id not in FUNCTIONS for name in names)
 
     def _error(self, what: str, **parts: Any) -> UserError:
         return UserError(problem(self.where, what, **({"next": "mend the expression"} | parts)))
@@ -203,7 +209,7 @@ class Expression:
     def _call(self, function: Callable[..., Any], arguments: list[Any]) -> Any:
         try:
             return function(*arguments)
-        except (TypeError, ValueError, ZeroDivisionError, KeyError) as error:
+        except (TypeError, ValueError, ArithmeticError, KeyError, AttributeError) as error:
             raise self._error("cannot be computed", got=f"{self.source} ({error})") from None
 
 

@@ -20,6 +20,22 @@ from engine.errors import UserError, nearest, problem, shown
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+# Of arms, profiles and variants: they become folders, and names in expressions.
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+RESERVED = {
+    "settings",
+    "reference",
+    "seeds",
+    "diff",
+    "sweep",
+    "best",
+    "each_seed",
+}  # names that expressions already have
+# What arms can be compared by: final numbers of a run's summary. And what curves can show: columns of its metrics.
+FinalNumber = Literal[
+    "val_loss", "val_bpb", "train_loss", "redone_steps", "redone_s", "checkpoint_s", "wall_s", "tokens_per_s", "peak_mem_bytes"
+]  # fmt: skip
+Column = Literal["train_loss", "val_loss", "val_bpb", "lr", "grad_norm", "tokens_per_s", "peak_mem_bytes"]
 
 
 class Frozen(BaseModel):
@@ -76,7 +92,7 @@ class Settings(Frozen):
     eval_every: Count = 100  # steps
     eval_tokens: Count = 32_768  # of the validation text, always the same ones
     sample_every: Whole = 0  # steps; 0 = no samples
-    sample_prompts: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    sample_prompts: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
     sample_tokens: Count = 64  # new tokens a sample
     temperature: Annotated[float, Field(ge=0)] = 1.0  # 0 = always the likeliest token
     top_k: Whole = 0  # draw from the k likeliest tokens only; 0 = from all
@@ -94,7 +110,7 @@ class Settings(Frozen):
 
     # Machine
     device: Literal["cpu", "cuda"] = "cpu"
-    precision: Literal["fp32", "bf16", "auto"] = "fp32"  # auto: see decide_precision in training/loop.py
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"  # auto: see decide_precision in training/machine.py
     compile: Literal["off", "on", "auto"] = "off"  # auto: see decide_compile there
     threads: Count = 1  # CPU threads an arm; another number gives other bits, so it is never derived from the machine
 
@@ -152,7 +168,7 @@ class Claim(Frozen):
 class Chart(Frozen):
     # A metric against steps; steps done against time, with what was redone; a final metric against the swept setting.
     kind: Literal["curve", "progress", "sweep"]
-    metric: str = "val_loss"  # of a curve or sweep: a column of metrics.parquet
+    metric: Column = "val_loss"  # of a curve or sweep
     title: str
     y_label: str
     x_label: str = "step"  # of a sweep: what is swept, e.g. "learning rate"
@@ -186,7 +202,7 @@ class Sweep(Frozen):
 
     key: str  # e.g. "lr"
     values: Annotated[list[int | float], Field(min_length=2)]
-    variants: Annotated[dict[str, Arm], Field(min_length=1)]  # e.g. two model sizes: settings beside the swept one
+    variants: Annotated[dict[Name, Arm], Field(min_length=1)]  # e.g. two model sizes: settings beside the swept one
 
     def arms(self) -> dict[str, Arm]:
         """One arm per variant and value, e.g. "small-0.001"."""
@@ -207,7 +223,7 @@ def sweep_arm(variant: str, value: float) -> str:
 
 
 class Metric(Frozen):
-    name: str
+    name: FinalNumber
     label: str
     unit: str
     better: Literal["lower", "higher"]
@@ -227,12 +243,12 @@ class Spec(Frozen):
     change: list[str]
     alone: bool = False  # lessons about time: one run after the other, arms taking turns, nothing beside them
     headline: str  # the profile that carries prose and claims
-    seeds: Annotated[list[int], Field(min_length=1)]
+    seeds: Annotated[list[Whole], Field(min_length=1)]
     compare: Annotated[list[tuple[str, str]], Field(min_length=1)]
     metric: Metric
     base: dict[str, Any]
-    profiles: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    arms: Annotated[dict[str, Arm], Field(min_length=2)]
+    profiles: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
+    arms: Annotated[dict[Name, Arm], Field(min_length=2)]
     sweep: Sweep | None = None
     charts: Annotated[list[Chart], Field(min_length=1)]
     claims: Annotated[list[Claim], Field(min_length=1)]
@@ -367,7 +383,7 @@ def load_lesson(folder: Path) -> Lesson:
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
-        problems += [_spec_problem(toml, lines, detail) for detail in error.errors()]
+        problems += [_spec_problem(toml, lines, detail, Spec) for detail in error.errors()]
         raise UserError(*problems) from None
     settings, found = _resolve_settings(toml, lines, spec)
     lesson = Lesson(folder, spec, settings, lines)
@@ -404,19 +420,22 @@ def _key_lines(text: str) -> dict[tuple[str, ...], int]:
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     counts: dict[tuple[str, ...], int] = {}
-    inside_text = False
+    inside_text, open_brackets = False, 0
     for number, line in enumerate(text.splitlines(), start=1):
-        opens = line.count('"""') + line.count("'''")
-        if not inside_text:
+        bare = re.sub(r'"[^"]*"|\'[^\']*\'|#.*', "", line)
+        if not inside_text and not open_brackets:
             if header := re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", line):
                 table = _split_key(header[2])
                 if header[1] == "[[":
                     counts[table] = counts.get(table, -1) + 1
                     table = (*table, str(counts[table]))
                 lines[table] = number
-            elif key := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+                continue
+            if key := re.match(r"\s*([\w.\"'-]+)\s*=", line):
                 lines[table + _split_key(key[1])] = number
-        inside_text ^= opens % 2 == 1
+        if not inside_text:
+            open_brackets += bare.count("[") - bare.count("]")
+        inside_text ^= (line.count('"""') + line.count("'''")) % 2 == 1
     return lines
 
 
@@ -435,10 +454,10 @@ def _dotted(key: tuple[str, ...]) -> str:
     return ".".join(key)
 
 
-def _spec_problem(toml: Path, lines: dict[tuple[str, ...], int], detail: Any) -> str:
-    """A mistake in a key of the spec itself."""
+def _spec_problem(toml: Path, lines: dict[tuple[str, ...], int], detail: Any, model: type[BaseModel]) -> str:
+    """A mistake in a key of the spec itself, or of site.toml."""
     key = tuple(str(part) for part in detail["loc"])
-    return _as_problem(f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}".rstrip(), detail, _model_at(key))
+    return _as_problem(f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}".rstrip(), detail, _model_at(key) or model)
 
 
 def _as_problem(where: str, detail: Any, known: type[BaseModel]) -> str:
@@ -454,12 +473,18 @@ def _as_problem(where: str, detail: Any, known: type[BaseModel]) -> str:
     return problem(where, "wrong value", got=got, expected=expected, next="mend the value")
 
 
-def _model_at(loc: tuple[str, ...]) -> type[BaseModel]:
-    return (
-        {"claims": Claim, "charts": Chart, "reference": Reference, "arms": Arm, "metric": Metric}.get(loc[0], Spec)
-        if len(loc) > 1
-        else Spec
-    )
+def _model_at(key: tuple[str, ...]) -> type[BaseModel] | None:
+    """The model of a table within a file, or None for the file's own keys."""
+    models = {
+        "claims": Claim,
+        "charts": Chart,
+        "reference": Reference,
+        "arms": Arm,
+        "metric": Metric,
+        "sweep": Sweep,
+        "phases": Phase,
+    }
+    return models.get(key[0]) if len(key) > 1 else None
 
 
 def _resolve_settings(toml: Path, lines: dict, spec: Spec) -> tuple[dict[str, dict[str, Settings]], list[str]]:
@@ -468,6 +493,10 @@ def _resolve_settings(toml: Path, lines: dict, spec: Spec) -> tuple[dict[str, di
     arms = spec.all_arms
     for profile, layer in spec.profiles.items():
         overrides = layer.get("arms", {})
+        if not isinstance(overrides, dict) or not all(isinstance(override, dict) for override in overrides.values()):
+            where = f"{shown(toml)}:{_line_of(lines, ('profiles', profile, 'arms'))} profiles.{profile}.arms"
+            problems.append(problem(where, "wrong value", got=repr(overrides), expected=f"tables, as in [profiles.{profile}.arms.ROLE]", next="mend the value"))  # fmt: skip
+            overrides = {}
         for role in sorted(overrides.keys() - arms.keys()):
             where = (
                 f"{shown(toml)}:{_line_of(lines, ('profiles', profile, 'arms', role))} profiles.{profile}.arms.{role}"
@@ -511,15 +540,37 @@ def _names_that_do_not_exist(lesson: Lesson) -> Iterator[str]:
     named += [
         (("charts", str(n)), "no such arm", role, roles) for n, chart in enumerate(spec.charts) for role in chart.arms
     ]
+    for role in [*roles, *(spec.sweep.variants if spec.sweep else ())]:
+        if role in RESERVED:
+            yield problem(
+                lesson.where("arms", role), "expressions already have this name", got=role, next="rename the arm"
+            )
+    for number, chart in enumerate(spec.charts):
+        if chart.kind == "sweep" and not spec.sweep:
+            yield problem(
+                lesson.where("charts", str(number)),
+                "there is no [sweep] to draw",
+                next="add [sweep], or choose another kind",
+            )
+        if chart.kind == "sweep" and chart.arms:
+            yield problem(lesson.where("charts", str(number), "arms"), "a sweep is drawn whole", next="take arms out")
     for key, what, name, known in named:
         if name not in known:
             yield problem(lesson.where(*key), what, got=name, expected=nearest(name, known), next="rename it")
 
 
 def _undeclared_changes(lesson: Lesson) -> Iterator[str]:
-    """The one change: an arm may differ from the first compared arm only in what the lesson declares."""
+    """The one change: an arm may differ from the first compared arm only in what the lesson declares, and compared arms
+    must differ in it."""
     first = lesson.pair[0]
     for profile, arms in lesson.settings.items():
+        for key in [key for key in lesson.spec.change if key != "seed"]:
+            for one, other in lesson.spec.compare:
+                if getattr(arms[one], key) == getattr(arms[other], key):
+                    yield problem(
+                        f"{lesson.where('change')} in profile {profile}", f"arms {one} and {other} do not differ in it",
+                        got=f"{key} = {getattr(arms[one], key)!r} in both", next="give one of them another value",
+                    )  # fmt: skip
         for role, settings in arms.items():
             allowed = {*lesson.spec.change, *lesson.arms[role].also_changes, *lesson.arms[first].also_changes}
             for key in Settings.model_fields:
@@ -559,4 +610,4 @@ def load_site(folder: Path) -> Site:
     try:
         return Site.model_validate(raw)
     except ValidationError as error:
-        raise UserError(*(_spec_problem(toml, lines, detail) for detail in error.errors())) from None
+        raise UserError(*(_spec_problem(toml, lines, detail, Site) for detail in error.errors())) from None

@@ -103,7 +103,7 @@ class RunFolder:
     def finish(self, summary: dict[str, Any]) -> None:
         """Write events, summary and, last, metrics. UserError if the log does not hold every step once or more."""
         events = self.read_log()
-        rows = metric_rows(events)
+        rows = [row for row in metric_rows(events) if row["step"] <= summary["steps"]]
         if [row["step"] for row in rows] != list(range(len(rows))):
             raise UserError(
                 problem(shown(self.log), "steps are missing from the log", next="train the run anew with --fresh")
@@ -281,11 +281,13 @@ def finished_runs(folder: Path) -> list[Run]:
 
 
 def record_runs(lesson: Lesson, profile: str, runs_folder: Path) -> list[str]:
-    """Copy the finished local runs of a lesson's profile over the recorded ones; returns their names.
+    """Copy the finished local runs of a lesson's profile over the recorded ones; returns their names. Runs of seeds or
+    arms that the lesson does not name stay local.
 
     UserError, and nothing copied, if there are none, or if one is stale, damaged or from a tree with uncommitted changes.
     """
-    local = [run for run in finished_runs(runs_folder / "local" / lesson.id / profile) if run.arm in lesson.arms]
+    wanted = {config.name for config in lesson.runs(profile, lesson.spec.seeds, list(lesson.arms))}
+    local = [run for run in finished_runs(runs_folder / "local" / lesson.id / profile) if run.name in wanted]
     where = shown(runs_folder / "local" / lesson.id / profile)
     again = f"python build.py --lesson {lesson.id} --run --fresh"
     problems = (
@@ -321,13 +323,17 @@ def record_runs(lesson: Lesson, profile: str, runs_folder: Path) -> list[str]:
 
 def _copy_whole(run: Run, target: Path) -> None:
     """The published part of a run folder, under its final name only when it is complete."""
-    aside = target.with_name(f".{target.name}.tmp")
+    aside = run.folder / "recording"  # not beside the target: whoever lists runs would meet it half-written
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    for name in (*run.summary["files_sha256"], "summary.json"):
-        shutil.copyfile(run.folder / name, aside / name)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(aside, target)
+    aside.mkdir()
+    try:
+        for name in (*run.summary["files_sha256"], "summary.json"):
+            shutil.copyfile(run.folder / name, aside / name)
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(aside, target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def settings_hash(settings: Settings) -> str:
@@ -403,8 +409,10 @@ def lock(path: Path, what: str) -> Iterator[str]:
         file.seek(0)
         left_by = file.read().strip()
         _rewrite(file, f"pid {os.getpid()} since {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}")
-        yield left_by
-        _rewrite(file, "")  # not reached when we die: the next holder then knows
+        try:
+            yield left_by
+        finally:
+            _rewrite(file, "")  # not reached when we are killed: the next holder then knows
 
 
 def _rewrite(file: Any, text: str) -> None:

@@ -31,17 +31,19 @@ def test_the_data_bug_makes_every_token_its_own_target():
 
 
 def test_a_step_gives_the_same_batch_whenever_it_is_asked():
-    first = batch_starts(len(TOKENS), 10, 4, seed=1, step=7)
+    first = batch_starts(len(TOKENS), SETTINGS, seed=1, step=7)
     for step in (1, 500, 7, 8):
-        last = batch_starts(len(TOKENS), 10, 4, seed=1, step=step)
+        last = batch_starts(len(TOKENS), SETTINGS, seed=1, step=step)
     assert not np.array_equal(first, last)
-    assert np.array_equal(first, batch_starts(len(TOKENS), 10, 4, seed=1, step=7))
+    assert np.array_equal(first, batch_starts(len(TOKENS), SETTINGS, seed=1, step=7))
 
 
 @pytest.mark.parametrize("size", [4, 7])  # 7 does not divide 40: batches span the ends of epochs
 def test_every_epoch_covers_every_window_once_in_its_own_order(size):
     steps = range(1, 2 * 40 // size + 2)
-    starts = np.concatenate([batch_starts(len(TOKENS), 10, size, seed=5, step=step) for step in steps])
+    starts = np.concatenate(
+        [batch_starts(len(TOKENS), SETTINGS.model_copy(update={"batch": size}), seed=5, step=step) for step in steps]
+    )
     epochs = starts[:40], starts[40:80]
     for epoch in epochs:
         assert sorted(epoch) == list(range(0, 400, 10))
@@ -49,9 +51,9 @@ def test_every_epoch_covers_every_window_once_in_its_own_order(size):
 
 
 def test_seed_0_is_a_seed_like_any_other():
-    zero, one = (batch_starts(len(TOKENS), 10, 4, seed=seed, step=1) for seed in (0, 1))
+    zero, one = (batch_starts(len(TOKENS), SETTINGS, seed=seed, step=1) for seed in (0, 1))
     assert not np.array_equal(zero, one)
-    assert np.array_equal(zero, batch_starts(len(TOKENS), 10, 4, seed=0, step=1))
+    assert np.array_equal(zero, batch_starts(len(TOKENS), SETTINGS, seed=0, step=1))
 
 
 def test_kills_are_drawn_from_the_seed_alone():

@@ -52,6 +52,8 @@ def test_each_seed_is_about_every_single_seed_and_not_about_means():
         ("a.final.val_los | loss", "page.md:4: the end of arm a has no val_los\n  got:      a.final.val_los\n  expected: val_loss\n  next:     mend the expression"),
         ("a.final.val_loss | lose", "page.md:4: unknown format\n  got:      lose\n  expected: loss\n  next:     mend the expression"),
         ("3.2 | loss", "page.md:4: a typed number\n  got:      3.2 | loss\n  expected: an expression over the runs, or | plain if it is typed on purpose\n  next:     mend the expression"),
+        ("abs(3.2) | loss", "page.md:4: a typed number\n  got:      abs(3.2) | loss\n  expected: an expression over the runs, or | plain if it is typed on purpose\n  next:     mend the expression"),
+        ("exp(1000 * a.final.val_loss) | loss", "page.md:4: cannot be computed\n  got:      exp(1000 * a.final.val_loss) (math range error)\n  next:     mend the expression"),
         ("a.final. | loss", "page.md:4: not an expression\n  got:      a.final.\n  expected: invalid syntax\n  next:     mend the expression"),
         ("a.final | loss", "page.md:4: loss cannot write this value\n  got:      a.final = the end of arm a\n  next:     mend the expression"),
         ("a.final.val_loss / 0 | loss", "page.md:4: cannot be computed\n  got:      a.final.val_loss / 0 (float division by zero)\n  next:     mend the expression"),

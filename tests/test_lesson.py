@@ -29,6 +29,14 @@ def test_the_layers_come_out_as_settings(content):
     assert lesson.changed_settings == ["checkpoint_every", "kills"]
 
 
+def test_lines_are_right_behind_an_array_over_several_lines(content, capsys):
+    changed = LESSON.replace('compare = [["rare", "often"]]', 'compare = [\n  ["rare", "often"],\n]').replace(
+        "steps = 24", 'steps = "24"'
+    )
+    content.toml.write_text(changed)
+    assert f"{TOML}:{line_of('steps =', changed)} profiles.cpu.steps: wrong value" in errors_of(content, capsys)
+
+
 def test_a_profiles_arm_overrides_the_arm(content):
     content.toml.write_text(LESSON + "\n[profiles.cpu.arms.rare]\ncheckpoint_every = 6\n")
     assert load_lesson(content.lesson).settings["cpu"]["rare"].checkpoint_every == 6
@@ -93,6 +101,31 @@ CASES = {
         "lr = 1e-3\n", "",
         "{toml}:{line} profiles.cpu: missing key\n  expected: lr = …\n  next:     add the key",
         "[profiles.cpu]",
+    ),
+    "an arm that is no name": (
+        "[arms.often]", '[arms."../often"]',
+        "{toml}:{line} arms.../often.[key]: wrong value\n  got:      '../often'\n  expected: String should match pattern '^[a-z][a-z0-9_]*$'\n  next:     mend the value",
+        '[arms."../often"]',
+    ),
+    "a metric that is none": (
+        'name = "redone_steps"', 'name = "val_los"',
+        "{toml}:{line} metric.name: wrong value\n  got:      'val_los'\n  expected: Input should be 'val_loss', 'val_bpb', 'train_loss',",
+        'name = "val_los"',
+    ),
+    "a sweep that is not there": (
+        'kind = "progress"', 'kind = "sweep"',
+        "{toml}:{line} charts.1: there is no [sweep] to draw\n  next:     add [sweep], or choose another kind",
+        '[[charts]]\nkind = "sweep"',
+    ),
+    "a change that changes nothing": (
+        "checkpoint_every = 2\n", "checkpoint_every = 12\n",
+        "{toml}:{line} change in profile cpu: arms rare and often do not differ in it\n  got:      checkpoint_every = 12 in both\n  next:     give one of them another value",
+        "change = ",
+    ),
+    "a negative seed": (
+        "seeds = [1, 2]", "seeds = [-1]",
+        "{toml}:{line} seeds.0: wrong value\n  got:      -1\n  expected: Input should be greater than or equal to 0\n  next:     mend the value",
+        "seeds = ",
     ),
     "half-written": (
         'caption = "Each fall is lost work."', 'caption = "Each fall is',

@@ -78,6 +78,28 @@ def test_dollars_are_money_and_mathematics_is_mathml():
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in html("$$x^2$$")
 
 
+@pytest.mark.parametrize(
+    "formula",
+    ["\\text{a<b <script>alert(x)</script>}", "\\begin{aligned} a &= b \\end{aligned}", "\\text{<img src=x>}"],
+)
+def test_a_formula_cannot_bring_elements_of_its_own(formula):
+    assert errors(f"${formula}$").startswith("page.md:1: a formula that cannot be read\n")
+
+
+def test_an_expression_without_its_end_is_told():
+    assert errors("It was {{ a.loss | loss } nats.") == (
+        "page.md:1: an expression without its end\n  got:      It was {{ a.loss | loss } nats.\n  expected: }}\n  next:     close it on the same line"
+    )
+
+
+def test_an_expression_in_an_alternative_text_is_written():
+    assert 'alt="at 2.000"' in html("![at {{ a.loss | loss }}](x.png)")
+
+
+def test_headings_avoid_the_ids_of_the_page_around():
+    assert 'id="data-2"' in render_prose("## Data", "page.md", SCOPE, {"data"}).html
+
+
 def test_raw_html_is_shown_and_not_run():
     assert "&lt;script&gt;" in html("<script>alert(x)</script>")
 

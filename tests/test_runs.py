@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.errors import UserError
-from engine.runs import MAX_ROWS, Log, RunFolder, finished_runs, read_run, thinned
+from engine.runs import MAX_ROWS, Log, RunFolder, file_hash, finished_runs, lock, read_run, thinned
 
 
 def test_pandas_and_duckdb_read_metrics_without_our_code(trained):
@@ -120,6 +120,26 @@ def test_recording_copies_neither_log_nor_checkpoints(trained):
         "metrics.parquet",
         "summary.json",
     ]
+
+
+def test_a_lock_is_given_back_after_an_error_and_left_behind_only_by_a_kill(tmp_path):
+    with pytest.raises(UserError), lock(tmp_path / "lock", "x"):
+        raise UserError("stopped")
+    with lock(tmp_path / "lock", "x") as left_by:
+        assert left_by == ""
+
+
+def test_a_seed_that_the_lesson_does_not_name_stays_local(trained):
+    shutil.copytree(trained.local / "often-s1", trained.local / "often-s7")
+    path = trained.local / "often-s7" / "config.json"
+    path.write_text(path.read_text().replace('"seed": 1', '"seed": 7'))
+    summary = trained.local / "often-s7" / "summary.json"
+    text = json.loads(summary.read_text())
+    text["files_sha256"]["config.json"] = file_hash(path)
+    summary.write_text(json.dumps(text))
+    assert trained.build("--lesson", "1.7", "--record") == 0
+    assert not (trained.recorded / "often-s7").exists()
+    assert not [path for path in trained.runs.rglob("recording")]
 
 
 def test_nothing_to_record_is_told(content, capsys):

@@ -78,6 +78,14 @@ def test_one_lone_text_is_cut_at_a_line_near_its_end(here):
     assert len(train.text) == 950 * 13 and len(held_out.text) == 50 * 13
 
 
+@pytest.mark.parametrize(("text", "cut"), [("word " * 1_000, 4_750), ("é" * 5_000, 9_500), ("x" * 999, 949)])
+def test_a_text_of_one_line_is_cut_between_words_or_characters(here, text, cut):
+    (here / "line.txt").write_text(text)
+    train, held_out = documents_of("line.txt")
+    assert len(train.text) == cut
+    assert (train.text + held_out.text).decode() == text
+
+
 def test_parquet_and_jsonl_are_read_by_their_text_column(here):
     pq.write_table(pa.table({"body": ["one " * 9, "two " * 9, None], "junk": [1, 2, 3]}), here / "x.parquet")
     (here / "x.jsonl").write_text('{"body": "one"}\n{"body": "two"}\n')
@@ -90,6 +98,7 @@ BAD = {
     "an empty file": ("a.txt", b" \n", "a.txt: an empty file\n  next:     delete it, or put text into it"),
     "a broken line of JSON": ("a.jsonl", b'{"text": "x"}\n{"te', "a.jsonl:2: not a line of JSON\n  got:      Unterminated string starting at: line 1 column 2 (char 1)\n  next:     mend the line or take it out"),
     "no text column": ("a.jsonl", b'{"body": "x"}', 'a.jsonl:1: no text in column "text"\n  got:      body\n  next:     set text_column in lesson.toml'),
+    "a column of numbers": ("a.jsonl", b'{"text": 7}', 'a.jsonl:1: no text in column "text"\n  got:      text\n  next:     set text_column in lesson.toml'),
     "a broken Parquet file": ("a.parquet", b"PAR1 not really", "a.parquet: not a whole Parquet file\n  got:      Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file.\n  next:     delete it and run the same command again"),
     "another kind of file": ("a.png", b"x", "a.png: not a kind of file that holds text\n  got:      .png\n  expected: .txt, .md, .jsonl, .parquet\n  next:     name another path as corpus"),
     "too short a text": ("a.txt", b"abc\nd", "corpus a.txt: the training text holds no full window\n  got:      4 tokens\n  expected: more than 8, the context\n  next:     name a longer corpus, or a smaller context"),
@@ -195,6 +204,19 @@ def test_an_interrupted_tokenization_goes_on_and_gives_the_same_tokens(here, mon
     train, held_out = (part.tobytes() for part in token_files(made_of(texts), tokenizer, 0))
     monkeypatch.setattr(corpora, "CACHE", here / "other")
     assert (train, held_out) == tuple(part.tobytes() for part in token_files(made_of(texts), tokenizer, 0))
+
+
+@pytest.mark.parametrize("harm", ["short", "gone"])
+def test_parts_that_are_shorter_than_their_note_are_begun_anew(here, harm):
+    """As a power cut or a kill between two renames leaves them: never filled up with zeros."""
+    texts = [f"document {number} with some words" for number in range(15_000)]
+    tokenizer = load_tokenizer("bytes", None)
+    with pytest.raises(ConnectionError):
+        token_files(made_of(texts, broken_at=14_000), tokenizer, 0)
+    (part,) = (here / "cache" / "tokens").glob("*-train.uint8.part")
+    part.write_bytes(b"half") if harm == "short" else part.unlink()
+    train, _ = token_files(made_of(texts), tokenizer, 0)
+    assert train.tobytes() == BETWEEN_DOCUMENTS.join(text.encode() for n, text in enumerate(texts) if n % 10 != 9)
 
 
 def test_a_token_budget_stops_the_reading(here):

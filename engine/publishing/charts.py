@@ -56,6 +56,9 @@ def draw(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident: str
             else (progress_data(chart, runs), progress_chart)
         )
         labels = {role: arm.label for role, arm in lesson.arms.items() if role in by_arm(runs)}
+    if data.empty:
+        number = lesson.spec.charts.index(chart)
+        raise UserError(problem(lesson.where("charts", str(number)), "nothing to draw", got=f"no value of {chart.metric} from step {chart.from_step} on", next="lower from_step, or choose another metric"))  # fmt: skip
     refuse_non_finite(data, runs)
     interactive = make(chart, thinned(data, INTERACTIVE_POINTS), kill_data(runs), labels, "container")
     few = thinned(data, STATIC_POINTS)
@@ -213,7 +216,7 @@ def sweep_chart(
     x = alt.X(
         "x:Q",
         title=chart.x_label,
-        scale=alt.Scale(type="log", nice=False),
+        scale=alt.Scale(type="log" if data["x"].min() > 0 else "linear", nice=False),
         axis=alt.Axis(format="~g", values=sorted(set(data["x"]))),
     )
     y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
@@ -335,8 +338,14 @@ def table_of(chart: Chart, data: pd.DataFrame, labels: dict[str, str]) -> tuple[
     spread = data[data["seed"] != MEAN].groupby(["x", "arm"])["y"].std().fillna(0).unstack()
     roles = [role for role in labels if role in mean]
     at = "{:g}" if chart.kind == "sweep" else "{:,.0f}"
-    cell = lambda x, role: (
-        f"{mean.loc[x, role]:.4f} ± {spread.loc[x, role]:.4f}" if pd.notna(mean.loc[x, role]) else "diverged"
-    )
+    several = (
+        data[data["seed"] != MEAN]["seed"].nunique() > 1
+    )  # one seed shows no noise, and "± 0" would claim there is none
+
+    def cell(x: float, role: str) -> str:
+        if pd.isna(mean.loc[x, role]):
+            return "diverged"
+        return f"{mean.loc[x, role]:.4f}" + (f" ± {spread.loc[x, role]:.4f}" if several else "")
+
     rows = [[at.format(x), *(cell(x, role) for role in roles)] for x in mean.index]
     return [chart.x_label, *(labels[role] for role in roles)], rows

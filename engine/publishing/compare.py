@@ -36,10 +36,15 @@ class Verdict:
     mean: float
     low: float  # of the confidence interval; equal to mean with one seed
     high: float
-    floor: float  # noise floor: the first arm's standard deviation over seeds
+    floor: float  # noise floor: the first arm's standard deviation over seeds; undefined (nan) with one seed
     word: str  # differs | no difference seen | cannot tell | identical
     paired: list[str]  # what was the same in both arms of every seed, proven by hash
     not_paired: list[str]
+
+    @property
+    def has_interval(self) -> bool:
+        """One seed knows nothing of its noise: no interval, no floor."""
+        return not math.isnan(self.floor)
 
     @property
     def floors(self) -> float:
@@ -62,7 +67,7 @@ def compare(first: list[Run], second: list[Run], metric: str) -> Verdict:
         mean, low, high = t_interval(differences)
     else:
         mean, low, high = welch_interval(list(before.values()), list(after.values()))
-    floor = sample_sd(list(before.values()))
+    floor = sample_sd(list(before.values())) if min(len(before), len(after)) > 1 else math.nan
     # Paired by a fact if both arms have it seed by seed; where no seed is shared, if all runs have one and the same.
     pairs = [(ours[seed], theirs[seed]) for seed in seeds] or [(first[0], run) for run in (*first, *second)]
     same = [key for key in PAIRED_BY if all(a.summary[key] == b.summary[key] for a, b in pairs)]
@@ -216,7 +221,7 @@ def _scope_of(lesson: Lesson, profile: str, runs: list[Run], seeds: dict[int, Sc
 def _arm_names(role: str, runs: list[Run], settings: Settings) -> Namespace:
     final: dict[str, Any] = {"diverged": sum(run.summary.get("diverged_at") is not None for run in runs)}
     if all(run.summary["val_loss"] is not None for run in runs):
-        final["perplexity"] = Measure([math.exp(run.summary["val_loss"]) for run in runs])
+        final["perplexity"] = Measure([math.exp(min(700.0, run.summary["val_loss"])) for run in runs])
     for key in runs[0].summary:
         values = [run.summary.get(key) for run in runs]
         if all(isinstance(value, int | float) for value in values):

@@ -1,5 +1,6 @@
 """One lesson and its runs -> the HTML of its page; and the home page from all of them."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +61,20 @@ def lesson_page(site: Site, shown_runs: LessonRuns, environment: jinja2.Environm
     collected = Collected()
     text = lambda where, value: collected.get(lambda: render_line(value, lesson.where(*where), scope), "")
     prose = collected.get(
-        lambda: render_prose(lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope), Prose("", [])
+        lambda: render_prose(lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope, template_ids()),
+        Prose("", []),
     )
     claims = [] if shown_runs.draft else collected.get(lambda: judge(lesson, scope), [])
     captions = [
         text(("charts", str(number), "caption"), chart.caption) for number, chart in enumerate(lesson.spec.charts)
     ]
+    # Texts that are shown as they stand obey the rule for digits too.
+    for role, arm in lesson.spec.arms.items():
+        text(("arms", role, "label"), arm.label)
+    for number, claim in enumerate(lesson.spec.claims):
+        text(("claims", str(number), "text"), claim.text)
+    for number, chart in enumerate(lesson.spec.charts):
+        text(("charts", str(number), "title"), f"{chart.title} {chart.y_label} {chart.x_label}")
     reference = lesson.spec.reference
     context = {
         "lesson": lesson,
@@ -106,15 +115,18 @@ def verdict_sentence(shown_runs: LessonRuns) -> str:
     first, second = (shown_runs.lesson.arms[role].label for role in (verdict.first, verdict.second))
     number = lambda value: f"{value:+,.4g}"
     seeds = ", ".join(map(str, verdict.seeds))
-    interval = (
-        f"95 % interval {number(verdict.low)} to {number(verdict.high)}"
-        if verdict.low != verdict.high
-        else "no interval"
-    )
+    noise = "one seed shows no noise"
+    if verdict.has_interval:
+        noise = f"95 % interval {number(verdict.low)} to {number(verdict.high)}; {verdict.floors:.1f} noise floors"
     return (
         f"{verdict.word}: {second} minus {first} is {number(verdict.mean)} {spec.metric.label} "
-        f"({interval}; {verdict.floors:.1f} noise floors; {f'seeds {seeds}' if seeds else 'unpaired'})"
+        f"({noise}; {f'seeds {seeds}' if seeds else 'unpaired'})"
     )
+
+
+def template_ids() -> set[str]:
+    """Ids that the page around the prose uses: a heading of the prose gets another one."""
+    return set(re.findall(r'\bid="([\w-]+)"', (TEMPLATES / "lesson.html").read_text(encoding="utf-8")))
 
 
 def _draw_all(lesson: Lesson, captions: list[str], runs: list[Run]) -> list[Drawn]:
@@ -218,6 +230,13 @@ def _match(run: Run, recorded: list[Run]) -> Mine:
         return Mine(run, True, "the same weights, to the last bit")
     if twin and run.fingerprint == twin.fingerprint:
         return Mine(run, False, "other weights than the record, though processor and torch are the same")
+    if run.summary["val_loss"] is None or None in [one.summary["val_loss"] for one in recorded]:
+        same = all(one.summary["val_loss"] is None for one in (run, *recorded))
+        return Mine(
+            run,
+            same,
+            "another machine: it diverged as the record did" if same else "another machine: not both diverged",
+        )
     low, high = prediction_interval([one.summary["val_loss"] for one in recorded])
     inside = low <= run.summary["val_loss"] <= high
     place = f"validation loss {run.summary['val_loss']:.3f} is {'inside' if inside else 'outside'} the recorded {low:.3f} to {high:.3f}"

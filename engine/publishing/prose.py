@@ -8,7 +8,9 @@ import html
 import itertools
 import re
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
+from xml.etree import ElementTree
 
 import latex2mathml.converter
 from markdown_it import MarkdownIt
@@ -34,6 +36,10 @@ ALLOWED_DIGITS = re.compile(
     r"|\b[Ll]essons? \d+\.\d+(?:(?:, | and | to )\d+\.\d+)*"
     r"|\b[A-Za-z][A-Za-z_]*-?\d[\w.]*"
 )
+MATHML = re.compile(
+    r"\{http://www.w3.org/1998/Math/MathML\}(math|none|merror|m(row|i|n|o|s|text|space|sqrt|root|frac|style|sub|sup|subsup"
+    r"|under|over|underover|table|tr|td|padded|phantom|enclose|fenced|multiscripts))"
+)
 DIGIT_NEXT = "write an expression over the runs, or {{ … | plain }} if the number is typed on purpose"
 
 
@@ -45,13 +51,13 @@ class Prose:
     links: list[tuple[str, int]]
 
 
-def render_prose(text: str, where: str, scope: Scope) -> Prose:
-    """UserError with every undefined name, typed digit and unreadable formula, each with its line."""
+def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] = ()) -> Prose:
+    """`taken_ids` are those of the page around the prose. UserError with every undefined name, typed digit and unreadable formula, each with its line."""
     parser = _parser()
     tokens = parser.parse(_hide_bars(text))
     problems: list[str] = []
     links: list[tuple[str, int]] = []
-    _give_ids(tokens)
+    _give_ids(tokens, set(taken_ids))
     for token in tokens:
         if token.type == "inline":
             line = token.map[0] + 1 if token.map else 1
@@ -125,12 +131,25 @@ def _finish_inline(inline: Token, where: str, line: int, scope: Scope, problems:
         elif token.type == "image":
             links.append((str(token.attrGet("src")), line))
             problems += _typed_digits(token.content, here)
+            for child in token.children or []:
+                if child.type == "expression":  # an alternative text is plain text
+                    child.type, child.content = "text", _written(child.content, here, scope, problems)
         elif token.type == "code_inline":
             token.content = token.content.replace(HIDDEN_BAR, BAR)
         elif token.type == "expression":
             token.content = _written(token.content, here, scope, problems)
         elif token.type == "math_inline":
             _formula(token, here, problems)
+        elif token.type == "text" and "{{" in token.content:
+            problems.append(
+                problem(
+                    here,
+                    "an expression without its end",
+                    got=token.content.strip(),
+                    expected="}}",
+                    next="close it on the same line",
+                )
+            )
         elif token.type == "text" and not inside_link:
             problems += _typed_digits(token.content, here)
     return links
@@ -161,7 +180,12 @@ def _formula(token: Token, where: str, problems: list[str]) -> None:
     """LaTeX to MathML at build time: browsers draw it themselves, without JavaScript or fonts from elsewhere."""
     display = "block" if token.type == "math_block" else "inline"
     try:
-        token.content = latex2mathml.converter.convert(token.content, display=display)
+        mathml = latex2mathml.converter.convert(token.content, display=display)
+        # The library escapes nothing: text within a formula could bring elements of its own, or a bare "&".
+        for node in ElementTree.fromstring(mathml).iter():
+            if not MATHML.fullmatch(node.tag):
+                raise ValueError(f"it would put <{node.tag.rpartition('}')[2]}> into the page")
+        token.content = mathml
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for a formula that it cannot read
         problems.append(
             problem(
@@ -181,9 +205,8 @@ def _highlighted(code: str, language: str, _: str) -> str:
         return html.escape(code)
 
 
-def _give_ids(tokens: list[Token]) -> None:
+def _give_ids(tokens: list[Token], taken: set[str]) -> None:
     """Headings get ids from their words, so that links to them survive reordering; never empty, never twice."""
-    taken: set[str] = set()
     for heading, inline in itertools.pairwise(tokens):
         if heading.type == "heading_open":
             stem = slug(inline.content)

@@ -206,7 +206,7 @@ def check_links(gathered: Gathered, base_url: str) -> None:
 
 def _resolve(page: str, target: str, base_url: str) -> tuple[str | None, str]:
     """(address, fragment); no address for links that leave the site."""
-    if target.startswith(base_url):
+    if target == base_url or target.startswith(base_url + "/"):
         page, target = "index.html", target.removeprefix(base_url).lstrip("/")
     if ":" in target.partition("/")[0] or target.startswith("//"):
         return None, ""

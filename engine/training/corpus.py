@@ -184,6 +184,9 @@ def parquet_column(path: Path, column: str) -> Iterator[bytes]:
         with pq.ParquetFile(path) as file:
             if column not in file.schema_arrow.names:
                 raise UserError(problem(shown(path), f'no column "{column}"', got=", ".join(file.schema_arrow.names), next="set text_column in lesson.toml"))  # fmt: skip
+            kind = file.schema_arrow.field(column).type
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise UserError(problem(shown(path), f'column "{column}" holds no text', got=str(kind), expected="string", next="set text_column in lesson.toml"))  # fmt: skip
             for piece in file.iter_batches(batch_size=1_000, columns=[column]):
                 yield from (text.encode() for text in piece.column(0).to_pylist() if text)
     except (OSError, pa.ArrowException) as error:
@@ -198,13 +201,23 @@ def is_held_out(text: bytes, share: float) -> bool:
     return int.from_bytes(hashlib.sha256(text).digest()[:4]) < share * 2**32
 
 
+def _cut_before(text: bytes, end: int) -> int:
+    """Where to cut near `end`: behind a line, else behind a word, else between two characters."""
+    for separator in (b"\n", b" "):
+        if cut := text.rfind(separator, end // 2, end) + 1:
+            return cut
+    while 0 < end < len(text) and text[end] & 0xC0 == 0x80:  # inside a UTF-8 character
+        end -= 1
+    return end
+
+
 def _hold_out(name: str, documents: list[tuple[str, bytes]]) -> list[tuple[str, Document]]:
     """Documents of a path with their split. One lone text is cut in two at a line near its end."""
     if not documents:
         raise UserError(problem(f"corpus {name}", "no document in it", next="put text into it, or name another corpus"))
     if len(documents) == 1:
         ((place, text),) = documents
-        cut = text.rfind(b"\n", 0, round(len(text) * (1 - HELD_OUT_SHARE))) + 1
+        cut = _cut_before(text, round(len(text) * (1 - HELD_OUT_SHARE)))
         return [(place, Document(text[:cut], False)), (place, Document(text[cut:], True))]
     split = [(place, Document(text, is_held_out(text, HELD_OUT_SHARE))) for place, text in documents]
     if len({document.held_out for _, document in split}) == 1:  # few documents: chance may take none, or all of them

@@ -90,7 +90,7 @@ def train(folder: RunFolder, *, inexact: bool, stop: threading.Event) -> None:
         row = train_step(training)
         write_row(training, row)
         if not (math.isfinite(row["train_loss"]) and math.isfinite(row["grad_norm"])):
-            end_diverged(training)
+            end_diverged(training, row)
             break
         if training.step in kills:
             # Before the checkpoint that may be due now: it is lost too, as in a crash.
@@ -111,13 +111,19 @@ def prepare(folder: RunFolder) -> Training:
     config = folder.read_config()
     settings = Settings.model_validate(config["settings"])
     torch.set_num_threads(settings.threads)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            problem("device", "torch sees no CUDA GPU", next="install a torch built for CUDA, or add --profile cpu")
+        )
     text = load_text(settings)
+    if text.data_sha256 != config["data_sha256"]:
+        raise UserError(problem(shown(folder.config), "the text changed since this run was begun", got=text.data_sha256, expected=config["data_sha256"], next="put the old text back, or start over by adding --fresh"))  # fmt: skip
     torch.manual_seed(config["seed"])
     model = GPT(settings, text.tokenizer.vocab_size).to(settings.device)
     compiled, warning = decide_compile(settings)
     earlier = folder.read_log()
     training = Training(
-        folder, config | {"data_sha256": text.data_sha256}, settings, provenance(PROJECT), text,
+        folder, config, settings, provenance(PROJECT), text,
         make_validation(text.validation, settings, text.tokenizer.byte_lengths), model,
         # The method and not the model is compiled: weights keep their names, so a compiled run's checkpoint loads anywhere.
         torch.compile(model.loss) if compiled else model.loss,
@@ -258,19 +264,19 @@ def train_step(training: Training) -> dict[str, Any]:
     return {"train_loss": loss_sum, "grad_norm": grad_norm, "lr": rate, "tokens_per_s": speed}
 
 
-def end_diverged(training: Training) -> None:
+def end_diverged(training: Training, row: dict[str, Any]) -> None:
     """A loss or gradient that is infinite or no number: the end of a run that may diverge, an error in any other.
 
     UserError with the step and the last ten losses. The last checkpoint stays; going on from it would end here again.
     """
-    rows = metric_rows(training.folder.read_log())
     training.write("diverged")
     if training.settings.may_diverge:
         return
-    losses = ", ".join(f"{row['train_loss']:.3f}" for row in rows[-11:-1] if row["train_loss"] is not None)
+    before = [one["train_loss"] for one in metric_rows(training.folder.read_log()) if 0 < one["step"] < training.step]
+    losses = ", ".join(f"{loss:.3f}" for loss in before[-10:])
     raise UserError(problem(
         shown(training.folder.path), f"the loss or its gradient is no finite number at step {training.step}",
-        got=f"loss {rows[-1]['train_loss']}, gradient norm {rows[-1]['grad_norm']}; the losses before it: {losses}",
+        got=f"loss {row['train_loss']}, gradient norm {row['grad_norm']}; the losses before it: {losses}",
         next="lower lr, add warmup steps, or set may_diverge = true if the lesson is about this",
     ))  # fmt: skip
 

