@@ -3,6 +3,7 @@
     often.final.val_loss | loss            a number and how it is written
     diff("redone_steps").mean | count      a verdict's number
     each_seed(rare.final.val_loss < often.final.val_loss)    true if it holds within every single seed
+    count_seeds(rare.final.val_loss < often.final.val_loss)  at how many seeds it holds
 
 It is a whitelist over Python's own syntax tree: numbers, texts, names of the scope, their fields, arithmetic,
 comparison, and / or / not, and the functions below. Nothing else of Python can be reached from it.
@@ -59,6 +60,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "milliseconds": _number(0, "ms", 1e3),
     "minutes": _number(1, "minutes", 1 / 60),
     "megabytes": _number(1, "MB", 1e-6),
+    "millions": lambda value: f"{value / 1e6:,.0f}M",  # of parameters, as the field writes them
     "words": str,
     "hash": lambda value: str(value)[:12],
     "plain": lambda value: f"{value:,}",  # marks a number that is typed on purpose
@@ -183,9 +185,10 @@ class Expression:
                 held = self._apply(op, *sides)
                 trace.append(Compared(seed, sides[0], SIGNS[type(op)], sides[1], held))
                 return held
-            case ast.Call(func=ast.Name(id="each_seed"), args=[condition], keywords=[]):
+            case ast.Call(func=ast.Name(id="each_seed" | "count_seeds" as name), args=[condition], keywords=[]):
                 # A list: every seed is evidence, so none may be skipped.
-                return all([self._evaluate(condition, one, number, trace) for number, one in scope.seeds.items()])  # noqa: C419
+                held = [bool(self._evaluate(condition, one, number, trace)) for number, one in scope.seeds.items()]
+                return all(held) if name == "each_seed" else sum(held)
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 function = self._look_up(name, {**FUNCTIONS, **scope.functions}, "function")
                 return self._call(function, [inner(argument) for argument in arguments])

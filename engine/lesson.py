@@ -30,6 +30,7 @@ RESERVED = {
     "sweep",
     "best",
     "each_seed",
+    "count_seeds",
 }  # names that expressions already have
 # What arms can be compared by: final numbers of a run's summary. And what curves can show: columns of its metrics.
 FinalNumber = Literal[

@@ -45,6 +45,10 @@ def test_each_seed_is_about_every_single_seed_and_not_about_means():
     ]
 
 
+def test_count_seeds_tells_at_how_many_seeds_something_holds():
+    assert Expression("count_seeds(a.final.val_loss > b.final.val_loss)", "x").value(scope()) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
