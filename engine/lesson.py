@@ -66,7 +66,7 @@ class Settings(Frozen):
     norm: Literal["layer", "rms", "none"] = "layer"
     position: Literal["learned", "rope"] = "learned"
     rope_theta: Annotated[float, Field(gt=1)] = 10_000.0  # longest wavelength of rope is about 2π times this, in tokens
-    mlp: Literal["gelu", "swiglu"] = "gelu"
+    mlp: Literal["gelu", "gelu_exact", "swiglu"] = "gelu"
     bias: bool = True  # in linear layers and LayerNorm; GPT-2 has it, Llama has not
     tied: bool = True  # one matrix for reading and guessing tokens
     init_std: Annotated[float, Field(gt=0)] = 0.02  # GPT-2's: a new model's logits are near 0, its loss near ln V

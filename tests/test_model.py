@@ -54,6 +54,7 @@ SHAPES = {
     "GPT-2": {},
     "Llama": {"norm": "rms", "position": "rope", "mlp": "swiglu", "kv_heads": 1, "bias": False, "tied": False},
     "no norm": {"norm": "none"},
+    "exact GELU": {"mlp": "gelu_exact"},
     "rope with shared heads": {"position": "rope", "heads": 4, "kv_heads": 2, "mlp_width": 48},
 }
 

@@ -33,7 +33,7 @@ WARMING_STEPS = 10
 # nanoGPT's documented CPU setting, and one of 10.8M parameters; evaluations and checkpoints out of the way.
 SETTING = Settings(
     corpus="shakespeare", layers=4, heads=4, width=128, context=64, batch=12, steps=150, lr=1e-3, beta2=0.99, warmup=100,
-    eval_every=10_000, eval_tokens=64, checkpoint_every=10_000, threads=2, bias=False,
+    eval_every=10_000, eval_tokens=64, checkpoint_every=10_000, threads=2, bias=False, mlp="gelu_exact",
 )  # fmt: skip
 LARGER = SETTING.model_copy(
     update={"layers": 6, "heads": 6, "width": 384, "context": 256, "batch": 8, "steps": 30, "warmup": 10}
@@ -53,7 +53,7 @@ def our_run(work: Path, settings: Settings, name: str = "ours") -> RunFolder:
 
 def start_ours(run: RunFolder) -> subprocess.Popen:
     threads = str(run.read_config()["provenance"]["threads"])
-    environment = os.environ | {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive"}
+    environment = os.environ | {"OMP_NUM_THREADS": threads}
     command = [sys.executable, "-m", "engine.training.loop", str(run.path)]
     return subprocess.Popen(command, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL)
 
@@ -152,7 +152,7 @@ print(count * 2 * 2048**3 / (time.perf_counter() - started))
 
 
 def program(text: str, *arguments: str) -> float:
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
     done = subprocess.run(
         [sys.executable, "-c", text, *arguments],
         cwd=PROJECT,
