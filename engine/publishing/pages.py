@@ -193,6 +193,7 @@ def provenance_rows(runs: list[Run]) -> list[tuple[str, str]]:
         ("processor", of_config("provenance", "processor")),
         ("GPU", of_config("provenance", "gpu")),
         ("threads an arm", of_config("provenance", "threads")),
+        ("precision", _distinct(runs, lambda run: run.summary.get("precision"))),
         ("date", " to ".join(dict.fromkeys((days[0], days[-1])))),
         ("process time, all runs", f"{sum(run.summary['wall_s'] for run in runs):,.0f} s"),
         ("resumed on another machine", "; ".join(inexact)),

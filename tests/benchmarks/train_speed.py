@@ -114,27 +114,29 @@ def peer_speed(peer: Path, settings: Settings) -> float:
     return settings.batch * settings.context / statistics.median(times_ms[1 + WARMING_STEPS :]) * 1e3
 
 
-BARE_LOOP = """
-import json, sys, time, statistics, torch
-from engine.lesson import Settings
-from engine.training.machine import autocast, decide_precision
+LOOP_AGAINST_BARE = """
+import statistics, sys, time, torch
+from pathlib import Path
+from engine.runs import RunFolder
+from engine.training.loop import prepare, train_step, write_row
 from engine.training.model import GPT
 from engine.training.optim import make_optimizer
-s = Settings.model_validate(json.loads(sys.argv[1]))
-torch.set_num_threads(s.threads)
+training = prepare(RunFolder(Path(sys.argv[1])))
+s = training.settings
 model = GPT(s, 256)
 optimizer = make_optimizer(model, s)
 ids = torch.randint(256, (s.batch, s.context + 1))
-times = []
+bare, whole = [], []
 for _ in range(s.total_steps):
     started = time.perf_counter()
-    with autocast("cpu", decide_precision(s)):
-        loss = model.loss(ids[:, :-1], ids[:, 1:])
-    loss.backward()
+    model.loss(ids[:, :-1], ids[:, 1:]).backward()
     optimizer.step()
     optimizer.zero_grad()
-    times.append(time.perf_counter() - started)
-print(s.batch * s.context / statistics.median(times[10:]))
+    bare.append(time.perf_counter() - started)
+    started = time.perf_counter()
+    write_row(training, train_step(training))
+    whole.append(time.perf_counter() - started)
+print(statistics.median(bare[10:]) / statistics.median(whole[10:]))
 """
 
 MATRIX_RATE = """
@@ -208,9 +210,16 @@ def pair(peer: Path, work: Path, repeats: int) -> None:
 
 
 def loop(_: Path, work: Path, repeats: int) -> None:
-    bare = lambda: program(BARE_LOOP, json.dumps(SETTING.stated()))
-    got = medians(repeats, {"bare loop": bare, "our loop": lambda: our_speed(work, SETTING)})
-    say("the whole loop against a bare one", got["our loop"] / got["bare loop"], "0.98", got)
+    """Batches, clipping, schedule, logging against forward, backward and update alone; steps alternate in one process,
+    because two processes of the same program differ by more than what is measured."""
+    ratios = []
+    for number in range(repeats):
+        run = RunFolder(work / f"loop-{number}")
+        run.write_config(
+            RunConfig("0.0", "cpu", "loop", 1, SETTING), load_text(SETTING).data_sha256, provenance(PROJECT)
+        )
+        ratios.append(program(LOOP_AGAINST_BARE, str(run.path)))
+    say("the whole loop against a bare one", statistics.median(ratios), "0.98", {})
 
 
 def matrix_share(_: Path, work: Path, repeats: int) -> None:
