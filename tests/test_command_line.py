@@ -36,7 +36,7 @@ def test_help_explains_each_command_with_an_example():
         ([], "nothing to do: try --site-only, or --lesson 1.7 --run (--help shows all)"),
         (["--run"], "--run needs --lesson, e.g. --lesson 1.7 --run"),
         (["--lesson", "1.7", "--run", "--record"], "--run and --record do not go together: choose one"),
-        (["--lesson", "1.7", "--site-only"], "--site-only is about all lessons: leave --lesson out"),
+        (["--lesson", "1.7", "--site-only"], "--site-only does not go with --lesson: leave it out"),
         (["--lesson", "1.7", "--fresh"], "--fresh goes with --run"),
         (
             ["--lesson", "1.7", "--run", "--seeds", "one"],

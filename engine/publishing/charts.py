@@ -161,7 +161,7 @@ def curve_chart(
     style = _arm_style(labels)
     faint = (
         alt.Chart(data[data["seed"] != MEAN])
-        .mark_line(strokeWidth=1, opacity=0.25)
+        .mark_line(strokeWidth=1, opacity=0.45)
         .encode(x=x, y=y, detail="seed:N", **style)
     )
     tooltip = [

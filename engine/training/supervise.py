@@ -105,7 +105,8 @@ def prepare_folders(configs: list[RunConfig], folder_of: dict[str, Path], inexac
                 shown(folder.path), "this run was begun with other settings or data", got="; ".join(changes),
                 next="set them back, or start over by adding --fresh",
             ))  # fmt: skip
-        elif not any(folder.checkpoints.glob("*.pt")):  # nothing computed yet goes into the run: we are its origin
+        elif not folder.finished and not any(folder.checkpoints.glob("*.pt")):
+            # Nothing computed so far will be in the run, so we are its origin: not whoever began it and was stopped.
             folder.write_config(config, new["data_sha256"], here)
         arms.append(Arm(config, folder, ["--resume-inexact"] if inexact else []))
     if problems:
