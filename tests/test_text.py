@@ -203,7 +203,8 @@ def test_an_interrupted_tokenization_goes_on_and_gives_the_same_tokens(here, mon
     assert not list((here / "cache" / "tokens").glob("*.uint8"))
     train, held_out = (part.tobytes() for part in token_files(made_of(texts), tokenizer, 0))
     monkeypatch.setattr(corpora, "CACHE", here / "other")
-    assert (train, held_out) == tuple(part.tobytes() for part in token_files(made_of(texts), tokenizer, 0))
+    same = (train, held_out) == tuple(part.tobytes() for part in token_files(made_of(texts), tokenizer, 0))
+    assert same  # not in one line, as below
 
 
 @pytest.mark.parametrize("harm", ["short", "gone"])
@@ -216,7 +217,8 @@ def test_parts_that_are_shorter_than_their_note_are_begun_anew(here, harm):
     (part,) = (here / "cache" / "tokens").glob("*-train.uint8.part")
     part.write_bytes(b"half") if harm == "short" else part.unlink()
     train, _ = token_files(made_of(texts), tokenizer, 0)
-    assert train.tobytes() == BETWEEN_DOCUMENTS.join(text.encode() for n, text in enumerate(texts) if n % 10 != 9)
+    same = train.tobytes() == BETWEEN_DOCUMENTS.join(text.encode() for n, text in enumerate(texts) if n % 10 != 9)
+    assert same  # not in one line: pytest would spend minutes on the difference of two long texts
 
 
 def test_a_token_budget_stops_the_reading(here):

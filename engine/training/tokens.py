@@ -162,6 +162,7 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, budget: int, paths: list[Pat
     with parts[0].open("ab") as train, parts[1].open("ab") as held_out:
         for file, size in zip((train, held_out), done["sizes"], strict=True):
             file.truncate(size)
+            file.seek(size)  # truncate leaves the position where it was
         while not (budget and train.tell() >= budget * np.dtype(tokenizer.id_type).itemsize):
             some = list(islice(documents, DOCUMENTS_AT_ONCE))
             if not some:
