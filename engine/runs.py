@@ -219,9 +219,9 @@ class Run:
         pairs = zip(self.metrics["step"].to_pylist(), self.metrics[metric].to_pylist(), strict=True)
         return [(step, value) for step, value in pairs if value is not None]
 
-    def value_at(self, metric: str, step: int | None = None) -> float:
-        """A metric at a step of its curve, or the run's final one."""
-        return self.summary[metric] if step is None else dict(self.curve(metric))[step]
+    def final(self, metric: str) -> float | None:
+        """The run's final number of that name; None for the loss of a run that diverged."""
+        return self.summary[metric]
 
 
 def read_run(folder: Path) -> Run:

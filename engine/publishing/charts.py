@@ -86,7 +86,7 @@ def sweep_data(lesson: Lesson, chart: Chart, runs: list[Run]) -> pd.DataFrame:
     """Columns arm (the variant), seed (MEAN for their mean), x (the swept value), y (the final metric); diverged runs have no y."""
     sweep = lesson.spec.sweep
     place = {sweep_arm(name, value): (name, value) for name in sweep.variants for value in sweep.values}
-    rows = [(place[run.arm][0], run.seed, float(place[run.arm][1]), run.value_at(chart.metric)) for run in runs]
+    rows = [(place[run.arm][0], run.seed, float(place[run.arm][1]), run.final(chart.metric)) for run in runs]
     data = pd.DataFrame([row for row in rows if row[3] is not None], columns=["arm", "seed", "x", "y"])
     return pd.concat([data, _mean_over_seeds(data)], ignore_index=True)
 

@@ -80,7 +80,7 @@ def compare(first: list[Run], second: list[Run], metric: str) -> Verdict:
 
 
 def _final(run: Run, metric: str) -> float:
-    value = run.value_at(metric)
+    value = run.final(metric)
     return math.inf if value is None else value
 
 

@@ -27,6 +27,7 @@ class Page:
     html: str
     source: Path
     links: list[tuple[str, int]]  # of its prose: (target, line of source)
+    result: str = ""  # a lesson's result sentence, for the home page
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,8 @@ def lesson_page(site: Site, shown_runs: LessonRuns, environment: jinja2.Environm
         "seconds": sum(run.summary["wall_s"] for run in runs if run.name in default_runs(shown_runs)),
     }
     collected.raise_all()
-    return Page(
-        address_of(lesson), environment.get_template("lesson.html").render(site=site, root="../../", **context), lesson.page, prose.links
-    )  # fmt: skip
+    html = environment.get_template("lesson.html").render(site=site, root="../../", **context)
+    return Page(address_of(lesson), html, lesson.page, prose.links, context["texts"]["result"])
 
 
 def verdicts(shown_runs: LessonRuns) -> list[Verdict]:

@@ -17,7 +17,6 @@ import vl_convert
 
 from engine.errors import UserError, disk_problem, problem, shown
 from engine.lesson import Lesson, Site
-from engine.publishing.compare import make_scope
 from engine.publishing.pages import (
     TEMPLATES,
     Collected,
@@ -28,7 +27,6 @@ from engine.publishing.pages import (
     not_found_page,
     templates,
 )
-from engine.publishing.prose import render_line
 from engine.runs import Run, finished_runs, staleness
 
 MARK = ".made-by-lesson-lab"  # an output folder without it holds somebody's own files: never wiped
@@ -63,8 +61,7 @@ def gather(
         if page is None:
             listed.append((None, lesson, ""))
             continue
-        scope = make_scope(lesson, chosen.profile, chosen.runs)
-        listed.append((chosen, lesson, render_line(lesson.spec.result, lesson.where("result"), scope)))
+        listed.append((chosen, lesson, page.result))
         gathered.pages.append(page)
         gathered.shown.append(chosen)
         for run in chosen.runs:
