@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,6 +22,7 @@ Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 # Of arms, profiles and variants: they become folders, and names in expressions.
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+LessonId = Annotated[str, Field(pattern=r"^[1-9][0-9]*\.[1-9][0-9]*$")]  # a string: "1.10" is not "1.1"
 RESERVED = {
     "settings",
     "reference",
@@ -167,15 +168,23 @@ class Claim(Frozen):
 
 
 class Chart(Frozen):
-    # A metric against steps; steps done against time, with what was redone; a final metric against the swept setting.
-    kind: Literal["curve", "progress", "sweep"]
-    metric: Column = "val_loss"  # of a curve or sweep
+    # A metric against steps; steps done against time, with what was redone; a final number against the swept setting;
+    # a final number of each arm.
+    kind: Literal["curve", "progress", "sweep", "bars"]
+    metric: Column | FinalNumber = "val_loss"  # a column of metrics for a curve, else a final number
     title: str
     y_label: str
     x_label: str = "step"  # of a sweep: what is swept, e.g. "learning rate"
     caption: str  # what to look at, with expressions
     from_step: Annotated[int, Field(ge=0)] = 0  # of a curve: leave out what comes before, e.g. the first steep fall
     arms: list[str] = []  # which arms to draw; all of them if empty
+
+    @model_validator(mode="after")
+    def _metric_of_its_kind(self) -> "Chart":
+        known = get_args(Column if self.kind == "curve" else FinalNumber)
+        if self.metric not in known:
+            raise ValueError(f"a chart of kind {self.kind} cannot show {self.metric}: choose {', '.join(known)}")
+        return self
 
 
 class Reference(Frozen):
@@ -229,11 +238,16 @@ class Metric(Frozen):
     unit: str
     better: Literal["lower", "higher"]
 
+    @property
+    def title(self) -> str:
+        """e.g. "validation loss, nats per token"; "redone steps" says its unit itself."""
+        return self.label if self.label.endswith(self.unit) else f"{self.label}, {self.unit}"
+
 
 class Spec(Frozen):
     """lesson.toml, key by key."""
 
-    id: Annotated[str, Field(pattern=r"^[1-9][0-9]*\.[1-9][0-9]*$")]  # a string: "1.10" is not "1.1"
+    id: LessonId
     topic: str
     title: str
     teaches: str
@@ -586,9 +600,19 @@ def _undeclared_changes(lesson: Lesson) -> Iterator[str]:
                     )
 
 
+class Announced(Frozen):
+    """A lesson that is planned and has no folder yet."""
+
+    id: LessonId
+    topic: str
+    teaches: str
+
+
 class Phase(Frozen):
     number: Count
     title: str
+    about: str = ""  # a sentence or two for its page
+    announced: list[Announced] = []  # lessons without a folder; a folder of that id takes its place
 
 
 class Site(Frozen):
@@ -596,6 +620,8 @@ class Site(Frozen):
 
     title: str
     tagline: str
+    about: str = ""  # who this is for, in two sentences
+    lab: str = ""  # the address where experiments can be watched
     base_url: Annotated[
         str, Field(pattern=r"^https?://[^ ]+[^/]$")
     ]  # e.g. https://train.galvyn.xyz, no slash at the end

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 from conftest import PROJECT
 
-SHARED = {"engine.errors", "engine.lesson", "engine.expressions", "engine.runs"}
+SHARED = {"engine.cache", "engine.errors", "engine.lesson", "engine.expressions", "engine.runs"}
 SOURCES = sorted((PROJECT / "engine").rglob("*.py"))
 
 
