@@ -43,7 +43,7 @@
     var names = make("div", "names", host), rule = make("div", "rule", host), box = make("div", "box", host);
     var whereAt = figure.querySelector(".at"), endText = whereAt.textContent, endValues = {};
     var zoom = null, cursor = null, view = null, pressed = null, drawn = Promise.resolve();
-    figure.querySelectorAll("output[data-arm]").forEach(function (node) { endValues[node.dataset.arm] = node.textContent; });
+    figure.querySelectorAll(".value[data-arm]").forEach(function (node) { endValues[node.dataset.arm] = node.textContent; });
 
     function choice(name) {
       var control = figure.querySelector('[data-control="' + name + '"]');
@@ -168,15 +168,17 @@
       var stops = positions(), text = [];
       rule.hidden = x === null || !stops.length;
       host.querySelectorAll(".dot").forEach(function (dot) { dot.remove(); });
-      figure.querySelectorAll("output[data-arm]").forEach(function (node) { node.textContent = x === null ? endValues[node.dataset.arm] : "–"; });
+      figure.querySelectorAll(".value[data-arm]").forEach(function (node) { node.textContent = x === null ? endValues[node.dataset.arm] : "–"; });
+      drawing.setAttribute("aria-valuemax", Math.max(0, stops.length - 1));
+      drawing.setAttribute("aria-valuenow", rule.hidden ? Math.max(0, stops.length - 1) : nearest(stops, x));
+      drawing.setAttribute("aria-valuetext", endText);
       if (rule.hidden) { cursor = null; whereAt.textContent = endText; return; }
       cursor = stops[nearest(stops, x)];
       whereAt.textContent = title() + ": " + written(cursor);
       means().forEach(function (line) {
         var index = nearest(line.x, cursor), value = line.y[index], spot = place(line.x[index], value);
         var number = data.arms.map(function (arm) { return arm[0]; }).indexOf(line.of.arm);
-        var output = figure.querySelector('output[data-arm="' + line.of.arm + '"]');
-        if (output) output.textContent = written(value);
+        figure.querySelector('.value[data-arm="' + line.of.arm + '"]').textContent = written(value);
         text.push(data.arms[number][1] + " " + written(value));
         var dot = make("span", "dot arm-" + number, host);
         dot.style.left = spot[0] + "px";
@@ -185,8 +187,6 @@
       rule.style.left = place(cursor, 1)[0] + "px";
       rule.style.top = corner()[1] + "px";
       rule.style.height = view.height() + "px";
-      drawing.setAttribute("aria-valuemax", stops.length - 1);
-      drawing.setAttribute("aria-valuenow", nearest(stops, cursor));
       drawing.setAttribute("aria-valuetext", whereAt.textContent + "; " + text.join(", "));
     }
 
@@ -250,15 +250,21 @@
     figure.querySelector('[data-control="closer"]').addEventListener("click", closer);
     figure.querySelector('[data-control="reset"]').addEventListener("click", function () { zoomTo(null); });
 
-    drawing.setAttribute("role", "slider");
     drawing.setAttribute("aria-valuemin", 0);
+    drawing.setAttribute("aria-valuenow", 0);
+    drawing.setAttribute("role", "slider");
     var width = drawing.clientWidth;
     new ResizeObserver(function () {  // a chart in a closed <details> has no width until it is opened
       if (Math.abs(drawing.clientWidth - width) < 2) return;
       width = drawing.clientWidth;
       if (width) draw();
     }).observe(drawing);
-    return draw().then(function () { if (document.activeElement === drawing) at(positions()[positions().length - 1]); });
+    function stand() {
+      var stops = positions();
+      if (view && cursor === null && document.activeElement === drawing && stops.length) at(stops[stops.length - 1]);
+    }
+    drawing.addEventListener("focus", stand);
+    return draw().then(stand);
   }
 
   document.querySelectorAll("figure.chart[data-live]").forEach(function (figure) {
@@ -310,6 +316,16 @@
     });
     pre.before(button);
   });
+
+  // What can be scrolled can be scrolled by keyboard.
+  function reach() {
+    document.querySelectorAll(".table:not(.tall), pre, .math").forEach(function (box) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; else box.removeAttribute("tabindex");
+    });
+  }
+  reach();
+  addEventListener("resize", reach);
+  document.querySelectorAll("details").forEach(function (details) { details.addEventListener("toggle", reach); });
 
   var scheme = document.querySelector(".scheme");
   function isDark() {

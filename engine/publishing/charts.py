@@ -27,6 +27,7 @@ from engine.runs import UNITS, Run
 
 STATIC_WIDTHS = {"wide": 640, "narrow": 340}  # px; a wide one shrunk to a phone would have letters of 5 px
 HEIGHT = 300
+PICTURE_POINTS = {"mean": 40}
 DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4])  # arms are told apart without colour too
 LABEL_GAP = 16 / HEIGHT  # between two labels at the lines' ends, as a share of the y axis
 LETTER_WIDTH = 7.5  # px, of a name
@@ -284,13 +285,14 @@ def to_svg(spec: dict[str, Any]) -> str:
 
 def _live(chart: Chart, lines: Lines, frame: tuple[Range, Range], spec: dict[str, Any]) -> dict[str, Any]:
     """What page.js draws: every line as columns, the marks, and the Vega-Lite spec that they are put into."""
+    parts = thinned(lines.points, INTERACTIVE_POINTS).groupby(KEY)
     return {
         "axes": list(lines.axes.items()),
         "y": chart.y_label,
         "arms": list(lines.labels.items()),
         "lines": [
             dict(zip(KEY, key, strict=True)) | _columns(lines.axes, part)
-            for key, part in thinned(lines.points, INTERACTIVE_POINTS).groupby(KEY, sort=True)
+            for key, part in sorted(parts, key=lambda part: (list(lines.labels).index(part[0][0]), part[0]))
         ],
         "marks": json.loads(lines.marks.to_json(orient="records")),
         "x": frame[0],
@@ -438,7 +440,7 @@ def small_picture(drawn_lines: Lines) -> str:
     first = next(iter(drawn_lines.axes))
     mean = opening(drawn_lines.points)
     mean = mean[mean["line"] == "mean"]
-    mean = thinned(mean.assign(x=mean[first]), 40)
+    mean = thinned(mean.assign(x=mean[first]), PICTURE_POINTS)
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[mean["x"].min(), mean["x"].max()], nice=False))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[mean["y"].min(), mean["y"].max()], nice=False))
     style = _arm_style(drawn_lines.labels)

@@ -15,8 +15,9 @@ from engine.lesson import Chart, Lesson, sweep_arm
 from engine.publishing.compare import by_arm
 from engine.runs import Run
 
-INTERACTIVE_POINTS = 300  # a line; more widens no page's knowledge and every page's download
-STATIC_POINTS = {"mean": 100, "mine": 100, "seed": 40}  # faint lines are read as a band, not point by point
+# Most points a line: more widens no page's knowledge and every page's download. Faint lines are read as a band.
+INTERACTIVE_POINTS = {"mean": 300, "mine": 300, "seed": 150}
+STATIC_POINTS = {"mean": 100, "mine": 100, "seed": 40}
 SMOOTHING = {"weak": 0.9, "strong": 0.98}  # share of the past in each step's average
 NOISY = {"train_loss", "grad_norm", "tokens_per_s"}  # one value a step, of one batch: what smoothing is for
 STEP_AXES = {
@@ -190,11 +191,11 @@ def _refuse_non_finite(points: pd.DataFrame, runs: list[Run]) -> None:
         ))  # fmt: skip
 
 
-def thinned(points: pd.DataFrame, most: int | dict[str, int]) -> pd.DataFrame:
+def thinned(points: pd.DataFrame, most: dict[str, int]) -> pd.DataFrame:
     """At most so many points a line: of each stretch the smallest and the largest value stay, so no spike is lost."""
     parts = []
     for (_, line, _), part in points.groupby(KEY, sort=True):
-        limit = most if isinstance(most, int) else most[line]
+        limit = most[line]
         if len(part) > limit:
             stretch = [i * (limit // 2) // len(part) for i in range(len(part))]
             grouped = part.reset_index(drop=True).groupby(stretch)["y"]

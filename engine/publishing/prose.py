@@ -59,6 +59,7 @@ def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] =
     problems: list[str] = []
     links: list[tuple[str, int]] = []
     _give_ids(tokens, set(taken_ids))
+    _no_empty_heads(tokens)
     for token in tokens:
         if token.type == "inline":
             line = token.map[0] + 1 if token.map else 1
@@ -232,6 +233,13 @@ def _give_ids(tokens: list[Token], taken: set[str]) -> None:
                 ident, number = f"{stem}-{number}", number + 1
             taken.add(ident)
             heading.attrSet("id", ident)
+
+
+def _no_empty_heads(tokens: list[Token]) -> None:
+    """A table's empty corner is a cell: a head without text announces nothing."""
+    for opening, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if opening.type == "th_open" and not inline.content:
+            opening.tag = closing.tag = "td"
 
 
 def slug(text: str) -> str:

@@ -105,8 +105,8 @@ def render(job: Job) -> Rendered | UserError:
         return error
     links = _Links(page.files["index.html"].decode())
     downloads = {
-        f"data/{folder}/{name}": (run.folder / name).relative_to(runs_folder).as_posix()
-        for folder, run in chosen.folders()
+        f"data/{place}/{name}": (run.folder / name).relative_to(runs_folder).as_posix()
+        for place, run in chosen.folders()
         for name in (*run.summary["files_sha256"], "summary.json")
     }
     hashes = {address: hashlib.sha256(content).hexdigest() for address, content in page.files.items()}
