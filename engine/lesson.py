@@ -7,6 +7,7 @@ Every problem of every lesson is collected and reported at once, each with its f
 import datetime
 import re
 import tomllib
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -414,7 +415,7 @@ def load_lesson(folder: Path) -> Lesson:
 def _read_toml(toml: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
     try:
         text = toml.read_text(encoding="utf-8")
-        return tomllib.loads(text), _key_lines(text)
+        raw, lines = tomllib.loads(text), _key_lines(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"at line (\d+)", str(error))
         line = at[1] if at else str(len(text.splitlines()))
@@ -428,6 +429,23 @@ def _read_toml(toml: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
         raise UserError(
             problem(shown(toml), "cannot be read", got=error.strerror, next="check the file's permissions")
         ) from None
+    # An escape such as \u0007 can bring one in; no page may hold it.
+    if bad := [
+        problem(f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}", "a control character in a text", got=repr(value), next="take it out")
+        for key, value in _texts(raw)
+        if any(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in value)
+    ]:  # fmt: skip
+        raise UserError(*bad)
+    return raw, lines
+
+
+def _texts(value: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text in a TOML file, with the key that leads to it."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(inner, (*key, str(name)))
 
 
 def _key_lines(text: str) -> dict[tuple[str, ...], int]:
@@ -613,6 +631,16 @@ class Phase(Frozen):
     title: str
     about: str = ""  # a sentence or two for its page
     announced: list[Announced] = []  # lessons without a folder; a folder of that id takes its place
+
+    @model_validator(mode="after")
+    def _announces_its_own(self) -> "Phase":
+        ids = [one.id for one in self.announced]
+        misfits = [one for one in ids if id_key(one)[0] != self.number or ids.count(one) > 1]
+        if misfits:
+            raise ValueError(
+                f"announced ids must begin with {self.number}. and be there once: {', '.join(dict.fromkeys(misfits))}"
+            )
+        return self
 
 
 class Site(Frozen):

@@ -191,7 +191,7 @@
     }
 
     function zoomTo(range) {
-      var some = range && means().some(function (line) { return line.x.filter(function (x) { return inside(x, range); }).length > 1; });
+      var some = range && means().some(function (line) { return line.x.filter(function (x) { return inside(x, range); }).length; });
       if (range && !some) return;
       zoom = range;
       draw();

@@ -120,6 +120,24 @@ caption = "It jumps."
 """
 
 
+LONG = """
+A note^[that stands beside its line, with a [link](https://train.example) of its own] in a paragraph.
+
+$$a + b + c + d + e + f + g + h + i + j + k + l + m + n + o + p + q + r + s + t + u + v + w + x + y + z = \\frac{A}{B}$$
+
+| one long head of a column | another long head of a column | and a third long head of a column |
+|---|---|---|
+| cell | cell | cell |
+
+```python
+def a_function_with_a_long_name(with_a_long_argument, and_another_long_argument, and_a_third_one):
+    return "one line that no phone can hold"
+```
+
+AVeryLongWordThatNoPhoneCanHoldBecauseItNeverEndsAndHasNoPlaceToBreakItAtAllNotEvenOne
+"""
+
+
 @pytest.fixture(scope="module")
 def everything(trained_once, tmp_path_factory):
     """A page with every interactive part: a noisy chart, samples, a second profile, own runs."""
@@ -129,6 +147,7 @@ def everything(trained_once, tmp_path_factory):
     profile = content.toml.read_text().split("[profiles.cpu]")[1].split("[arms.rare]")[0]
     content.edit(content.toml, "[arms.rare]", f"[profiles.big]{profile}\n[arms.rare]")
     content.edit(content.toml, "[base]", '[base]\nsample_prompts = ["O "]')
+    content.page.write_text(content.page.read_text() + LONG)
     shutil.copytree(content.recorded, content.runs / "1.7" / "big")
     wrote = [{"step": step, "prompt": "O ", "text": f"written at {step}"} for step in (8, 16, 24)]
     before = Path.cwd()
@@ -219,6 +238,28 @@ def test_y_can_be_logarithmic(page):
         arg=before[0],
     )
     assert len(drawn_lines(figure)) == len(before)
+
+
+def test_a_zero_on_a_logarithmic_axis_is_left_out_and_the_rest_stays_a_curve(page):
+    figure = live(page, "chart-1")  # steps done: every line begins at 0
+    linear = drawn_lines(figure)[0]
+    figure.locator("[data-control=y]").select_option("log")
+    page.wait_for_function(
+        "before => document.querySelector('#chart-1 .live svg path[stroke-width=\"2.5\"]').getAttribute('d') !== before",
+        arg=linear,
+    )
+    heights = {point.split(",")[1] for point in re.findall(r"[ML]([\d.,-]+)", drawn_lines(figure)[0])}
+    assert len(heights) > 1 and "NaN" not in drawn_lines(figure)[0]
+
+
+def test_a_note_stands_in_the_margin_of_a_desktop_and_in_the_text_of_a_phone(browser, everything):
+    for width, beside in ((1400, True), (360, False)):
+        page, _, _ = open_page(
+            browser, f"file://{everything}/lessons/1.7/index.html", viewport={"width": width, "height": 800}
+        )
+        note, text = page.locator(".sidenote").bounding_box(), page.locator(".prose").bounding_box()
+        assert (note["x"] > text["x"] + text["width"]) is beside and note["x"] + note["width"] <= width
+        page.context.close()
 
 
 def test_smoothing_changes_the_means_and_leaves_the_seeds_as_they_were(page):

@@ -357,6 +357,16 @@ def test_the_csv_holds_every_logged_row_of_every_run(recorded):
     assert table.num_rows == 6 * 25
 
 
+def test_a_control_character_in_a_text_is_refused(recorded, capsys):
+    recorded.edit(recorded.toml, 'label = "saves often"', 'label = "saves\\u0007 often"')
+    assert recorded.build("--site-only") == 1
+    line = recorded.toml.read_text().splitlines().index('label = "saves\\u0007 often"') + 1
+    assert capsys.readouterr().err == (
+        f"lessons/1.7-checkpointing/lesson.toml:{line} arms.often.label: a control character in a text\n"
+        "  got:      'saves\\x07 often'\n  next:     take it out\n"
+    )
+
+
 def test_what_a_model_wrote_is_shown_as_text(recorded, monkeypatch):
     wrote = "<b>\x00\x1b[31m</script>\u202egnp.exe \u05d0 a\n b"
     monkeypatch.setattr(
