@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import math
 import statistics
 from typing import Any
 
@@ -46,10 +47,12 @@ def summary(training) -> dict[str, Any]:
     return {
         "steps": training.step,
         "tokens": rows[-1]["tokens"],
+        "bytes": rows[-1]["bytes"],
         "train_loss": final.get("train_loss"),
         "val_loss": final.get("val_loss"),
         "val_bpb": final.get("val_bpb"),
         "diverged_at": training.step if diverged else None,
+        **extremes(rows),
         "parameters": training.model.parameter_count(),
         "flops_per_token": flops_per_token(settings, vocab_size),
         "weights_sha256": weights_hash(training.model),
@@ -72,6 +75,22 @@ def summary(training) -> dict[str, Any]:
         "resumed_inexactly": [change for event in of_kind("resumed_inexactly") for change in event["changes"]],
         "commits": list(dict.fromkeys(_commit(event["provenance"]) for event in started)),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def extremes(rows: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Where a curve began, its lowest and its highest point: what a lesson says of the way, not of the end. Of finite
+    numbers only, None if a diverged run has none."""
+    valued = lambda name: [(row[name], row["step"]) for row in rows if row[name] is not None]
+    finite = lambda name: [pair for pair in valued(name) if math.isfinite(pair[0])]
+    losses, norms = finite("val_loss"), finite("grad_norm")
+    lowest, largest = min(losses, default=(None, None)), max(norms, default=(None, None))
+    return {
+        "first_val_loss": losses[0][0] if losses else None,  # of the model before training
+        "lowest_val_loss": lowest[0],
+        "lowest_val_step": lowest[1],
+        "largest_grad_norm": largest[0],
+        "largest_grad_step": largest[1],
     }
 
 
