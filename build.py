@@ -150,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
             return 128 + stopped.number
     if problems:
         raise UserError(*problems)
-    gathered = _build(options, with_local={lesson.id for lesson in lessons})
+    gathered = _build(options, {lesson.id for lesson in lessons})
     _notices(gathered.notices)
     for lesson in lessons:
         profile = find_profile(lesson, options.profile)
@@ -238,15 +238,14 @@ def new(options: argparse.Namespace) -> int:
 
 def site_only(options: argparse.Namespace) -> int:
     """Every page; nothing is done if nothing changed since the last build."""
-    from engine.publishing.stale import Built, everything
+    from engine.publishing.stale import Built, Contents
 
-    built = Built(options.out)
-    key = everything(_site(options), options.lessons, options.runs, set())
-    said = built.unchanged(key, options.out)
-    if said is None:
-        gathered = _build(options, with_local=set())
+    built, contents = Built(options.out), Contents(options.lessons, options.runs)
+    if built.key == contents.everything(_site(options), set()):
+        said = built.said
+    else:
+        gathered = _build(options, set(), built, contents)
         said = {"pages": gathered.pages, "notices": gathered.notices}
-        built.remember(key, options.out, said)
     _notices(said["notices"])
     print(f"{said['pages']} pages in {shown(options.out)}; open {shown(options.out / 'index.html')}")
     return 0
@@ -255,7 +254,7 @@ def site_only(options: argparse.Namespace) -> int:
 def one_page(options: argparse.Namespace) -> int:
     """The site, with your own runs on the lesson's page."""
     lesson = find_lesson(options)
-    gathered = _build(options, with_local={lesson.id})
+    gathered = _build(options, {lesson.id})
     _notices(gathered.notices)
     _say_result(options, lesson, gathered)
     return 0
@@ -265,18 +264,21 @@ def check(options: argparse.Namespace) -> int:
     from engine.publishing.site import gather
 
     lessons = load_lessons(options.lessons)
-    gathered = gather(_site(options), lessons, options.lessons, options.runs, with_local=set(), anew=True)
+    gathered = gather(_site(options), lessons, options.lessons, options.runs, with_local=set())
     _notices(gathered.notices)
     print(f"{len(lessons)} lessons and {sum(one.runs for one in gathered.lessons)} runs are good")
     return 0
 
 
-def _build(options: argparse.Namespace, *, with_local: set[str]):
+def _build(options: argparse.Namespace, with_local: set[str], built=None, contents=None):
+    """The site, written; what did not change since the last build is kept."""
     from engine.publishing.site import gather, write
+    from engine.publishing.stale import Built, Contents
 
-    lessons = load_lessons(options.lessons)
-    gathered = gather(_site(options), lessons, options.lessons, options.runs, with_local=with_local)
-    write(gathered, options.runs, options.out)
+    built, contents = built or Built(options.out), contents or Contents(options.lessons, options.runs)
+    site, lessons = _site(options), load_lessons(options.lessons)
+    gathered = gather(site, lessons, options.lessons, options.runs, with_local=with_local, contents=contents)
+    write(gathered, options.runs, options.out, built, contents.everything(site, with_local))
     return gathered
 
 

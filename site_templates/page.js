@@ -50,6 +50,7 @@
       return control ? control.value : "";
     }
     function axis() { return choice("x") || data.axes[0][0]; }
+    function armOf(role) { return data.arms.filter(function (arm) { return arm[0] === role; })[0]; }
     function title() { return data.axes.filter(function (one) { return one[0] === axis(); })[0][1]; }
     function column(line, name) {
       return typeof line[name] === "number" ? line.step.map(function (step) { return step * line[name]; }) : line[name];
@@ -146,13 +147,13 @@
         return { arm: line.of.arm, at: place(line.x[last], line.y[last]) };
       }).sort(function (a, b) { return sign * (a.at[1] - b.at[1]); }).forEach(function (end) {
         var same = placed.filter(function (other) { return Math.abs(other.end[0] - end.at[0]) < 1 && Math.abs(other.end[1] - end.at[1]) < 0.5; })[0];
-        var number = data.arms.map(function (arm) { return arm[0]; }).indexOf(end.arm), label = data.arms[number][1];
+        var arm = armOf(end.arm), label = arm[1];
         if (same && (same.node.textContent.length + label.length + 3) * 7.5 < host.clientWidth - 60) { same.node.textContent += " = " + label; return; }
         var top = end.at[1] + sign * 11;
         placed.forEach(function (other) {
           if (Math.abs(other.end[0] - end.at[0]) < 110 && sign * (top - other.top) < 16) top = other.top + sign * 16;
         });
-        var node = make("span", "name arm-" + number, names);
+        var node = make("span", "name arm-" + arm[2], names);
         node.textContent = label;
         node.style.right = host.clientWidth - end.at[0] + 4 + "px";
         node.style.top = top + "px";
@@ -177,10 +178,10 @@
       whereAt.textContent = title() + ": " + written(cursor);
       means().forEach(function (line) {
         var index = nearest(line.x, cursor), value = line.y[index], spot = place(line.x[index], value);
-        var number = data.arms.map(function (arm) { return arm[0]; }).indexOf(line.of.arm);
+        var arm = armOf(line.of.arm);
         figure.querySelector('.value[data-arm="' + line.of.arm + '"]').textContent = written(value);
-        text.push(data.arms[number][1] + " " + written(value));
-        var dot = make("span", "dot arm-" + number, host);
+        text.push(arm[1] + " " + written(value));
+        var dot = make("span", "dot arm-" + arm[2], host);
         dot.style.left = spot[0] + "px";
         dot.style.top = spot[1] + "px";
       });

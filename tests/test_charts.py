@@ -133,7 +133,7 @@ def test_a_run_that_diverged_is_drawn_as_far_as_it_had_a_loss(recorded, monkeypa
 def test_names_at_the_lines_ends_keep_their_distance_and_equal_ends_share_one():
     lines = curves.Lines(
         pd.concat([points([5.0, 1.0], "a"), points([5.0, 1.001], "b"), points([5.0, 1.0], "c"), points([5.0, 4.0], "d")]),
-        pd.DataFrame(columns=["kind", "arm", "x", "y", "label"]), {"step": "step"}, {"a": "first", "b": "second", "c": "third", "d": "far"},
+        pd.DataFrame(columns=["kind", "arm", "x", "y", "label"]), {"step": "step"}, {"a": "first", "b": "second", "c": "third", "d": "far"}, {"a": 0, "b": 1, "c": 2, "d": 3},
     )  # fmt: skip
     frame = ((0.0, 1.0), charts._with_room_for_labels(lines.points))
     names = charts._names(lines, frame, 640)

@@ -238,6 +238,37 @@ def test_an_edited_lesson_is_built_as_a_clean_build_would(recorded):
     assert snapshot(recorded.site) == incremental
 
 
+def test_lessons_that_did_not_change_are_moved_into_the_new_site_and_moved_back_if_that_fails(
+    recorded, monkeypatch, capsys
+):
+    recorded.copy_lesson("1.9")
+    recorded.build("--site-only")
+    other = recorded.site / "lessons" / "1.9" / "index.html"
+    before, inode = snapshot(recorded.site), other.stat().st_ino
+    recorded.edit(recorded.page, "The run", "A run")
+    real = os.replace
+
+    failed = []
+
+    def fails_at_the_last_step(source, target):
+        if str(target) == "site" and not failed:
+            failed.append(target)
+            raise OSError(28, "No space left on device", "site")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fails_at_the_last_step)
+        assert recorded.build("--site-only") == 1
+    assert "the old site is unchanged" in capsys.readouterr().err
+    assert snapshot(recorded.site) == before
+    assert recorded.build("--site-only") == 0
+    assert other.stat().st_ino == inode and "A run that saved rarely" in page_of(recorded)
+    incremental = snapshot(recorded.site)
+    forget_everything(recorded)
+    assert recorded.build("--site-only") == 0
+    assert snapshot(recorded.site) == incremental
+
+
 def forget_everything(content):
     """As on a machine that never built this site."""
     shutil.rmtree(content.site)

@@ -5,30 +5,34 @@ in who places the arms' names at the lines' ends (a live chart can be zoomed, so
 CSS variables: the page's light or dark scheme colours the chart without a second drawing.
 """
 
-import copy
 import hashlib
 import html
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any
 
-import altair as alt
 import pandas as pd
 import vl_convert
 
 from engine.cache import kept
 from engine.lesson import Chart, Lesson
 from engine.publishing.compare import Verdict, by_arm
-from engine.publishing.curves import INTERACTIVE_POINTS, KEY, STATIC_POINTS, Lines, drawn_runs, lines_of, thinned
+from engine.publishing.curves import (
+    INTERACTIVE_POINTS,
+    KEY,
+    STATIC_POINTS,
+    Lines,
+    arms_drawn,
+    drawn_runs,
+    lines_of,
+    thinned,
+)
+from engine.publishing.shapes import DASHES, HEIGHT, shape
 from engine.runs import UNITS, Run
 
 STATIC_WIDTHS = {"wide": 640, "narrow": 340}  # px; a wide one shrunk to a phone would have letters of 5 px
-HEIGHT = 300
 PICTURE_POINTS = {"mean": 40}
-DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4])  # arms are told apart without colour too
 LABEL_GAP = 16 / HEIGHT  # between two labels at the lines' ends, as a share of the y axis
 LETTER_WIDTH = 7.5  # px, of a name
 LABEL_WIDTH = 110  # px; ends nearer than that have labels that could touch
@@ -43,16 +47,23 @@ class Drawn:
     chart: Chart
     caption: str
     svgs: dict[str, str]  # "wide" and "narrow" -> SVG markup
-    live: dict[str, Any] | None  # for page.js; None for a chart that has nothing to move
-    axes: dict[str, str]
-    labels: dict[str, str]
-    dashes: list[str]  # of the arms, as SVG writes them
-    ends: dict[str, str]  # arm -> its mean where its line ends
-    noisy: bool
-    can_log: bool
-    with_mine: bool
     columns: list[str]
     rows: list[list[str]]
+    live: dict[str, Any] | None = None  # for page.js; None for a chart that has nothing to move
+    axes: dict[str, str] = field(default_factory=dict)
+    arms: list["DrawnArm"] = field(default_factory=list)
+    noisy: bool = False
+    can_log: bool = False
+    with_mine: bool = False
+
+
+@dataclass(frozen=True)
+class DrawnArm:
+    role: str
+    label: str
+    colour: int
+    dash: str  # as SVG writes it
+    end: str  # its mean where its line ends
 
 
 def draw_all(
@@ -96,11 +107,10 @@ def draw(chart: Chart, caption: str, lines: Lines, frame: tuple[Range, Range], i
         name: static_svg(filled(spec, lines, few, frame, width), chart.title, caption, f"{ident}-{name}")
         for name, width in STATIC_WIDTHS.items()
     }
+    columns, rows = _table(chart, lines)
     return Drawn(
-        ident, chart, caption, svgs, _live(chart, lines, frame, spec), lines.axes, lines.labels,
-        [" ".join(map(str, dash)) for dash in DASHES], _ends(lines),
+        ident, chart, caption, svgs, columns, rows, _live(chart, lines, frame, spec), lines.axes, _arms(lines),
         noisy="weak" in lines.points, can_log=bool((lines.points["y"] > 0).any()), with_mine=not lines.only("mine").empty,
-        **_table(chart, lines),
     )  # fmt: skip
 
 
@@ -111,10 +121,14 @@ def opening(points: pd.DataFrame) -> pd.DataFrame:
     return points.assign(y=points["y"].where(points["line"] != "mean", points["weak"]))
 
 
-def _ends(lines: Lines) -> dict[str, str]:
+def _arms(lines: Lines) -> list[DrawnArm]:
     ends = opening(lines.points)
     ends = ends[ends["line"] == "mean"].groupby("arm")["y"].last()
-    return {arm: f"{ends[arm]:,.4g}" if arm in ends else "\N{EN DASH}" for arm in lines.labels}
+    written = {arm: f"{ends[arm]:,.4g}" if arm in ends else "\N{EN DASH}" for arm in lines.labels}
+    return [
+        DrawnArm(arm, lines.labels[arm], number, " ".join(map(str, DASHES[number])), written[arm])
+        for arm, number in arms_of(lines)
+    ]
 
 
 def _frame(chart: Chart, lines: Lines) -> tuple[Range, Range]:
@@ -127,7 +141,7 @@ def _frame(chart: Chart, lines: Lines) -> tuple[Range, Range]:
 def chart_spec(chart: Chart, lines: Lines, frame: tuple[Range, Range]) -> dict[str, Any]:
     """The Vega-Lite spec without its data: those go under the names "points", "marks" and "names"."""
     values = tuple(sorted(set(lines.points["value"]))) if chart.kind == "sweep" else ()
-    spec = copy.deepcopy(_shape(chart.kind, tuple(lines.labels), _falls(lines.points), values))
+    spec = shape("lines", chart.kind, arms_of(lines), _falls(lines.points), values)
     titles = {"x": next(iter(lines.axes.values())), "y": chart.y_label}
     for layer in spec["layer"]:
         for channel, domain in zip(("x", "y"), frame, strict=True):
@@ -135,60 +149,6 @@ def chart_spec(chart: Chart, lines: Lines, frame: tuple[Range, Range]) -> dict[s
             if "scale" in encoded:
                 encoded["scale"]["domain"], encoded["title"] = list(domain), titles[channel]
     return spec
-
-
-@lru_cache(maxsize=64)
-def _shape(kind: str, arms: tuple[str, ...], falls: bool, values: tuple[float, ...]) -> dict[str, Any]:
-    """The spec that charts of one kind, with the same arms, have in common. Altair copies and checks every part of a chart
-    many times over, which takes longer than the drawing: so once a shape and not once a chart."""
-    # Numbers that keep their distance, at the ends too.
-    axis, scale = (
-        alt.Axis(tickCount=alt.ExprRef("width < 400 ? 5 : 9"), labelOverlap=True),
-        alt.Scale(nice=False, domain=[0, 1]),
-    )
-    if values:
-        axis = alt.Axis(format="~g", values=list(values))
-        scale = alt.Scale(
-            nice=False, domain=[0, 1], type="log" if values[0] > 0 else "linear"
-        )  # both sizes of step alike
-    x = alt.X("x:Q", axis=axis, scale=scale)
-    y = alt.Y("y:Q", axis=alt.Axis(tickCount=7), scale=alt.Scale(nice=False, domain=[0, 1]))
-    style, ink = _arm_style(arms), {"color": "currentColor"}
-    by_line = {"x": x, "y": y, "detail": ["line:N", "seed:N"], **({"order": "order:Q"} if kind == "progress" else {})}
-    of_line = lambda line: alt.Chart(alt.NamedData("points")).transform_filter(f"datum.line == '{line}'")
-    if kind == "sweep":
-        seed = of_line("seed").mark_point(size=28, filled=True, opacity=0.55).encode(**by_line, color=style["color"])
-        mine = of_line("mine").mark_point(size=60, shape="diamond", **ink).encode(**by_line)
-    else:
-        seed = of_line("seed").mark_line(strokeWidth=1, opacity=0.45).encode(**by_line, **style)
-        mine = of_line("mine").mark_line(strokeWidth=1.5, **ink).encode(**by_line, strokeDash=style["strokeDash"])
-    mean = of_line("mean").mark_line(strokeWidth=2.5).encode(**by_line, **style)
-    return _finish(
-        [seed, mean, mine, *_mark_layers(x, y, style), *_name_layers(falls, x, y, style)], STATIC_WIDTHS["wide"]
-    )
-
-
-def _mark_layers(x: alt.X, y: alt.Y, style: dict[str, Any]) -> list[alt.Chart]:
-    """Kills tick the x axis, a cross stands where a progress falls or where a loss became infinite, a line ends the warmup."""
-    marks = alt.Chart(alt.NamedData("marks"))
-    of_kind = lambda kind: marks.transform_filter(f"datum.kind == '{kind}'").encode(x=x)
-    ink = {"color": "currentColor"}
-    cross = {"shape": "cross", "angle": 45, "size": 90, "filled": True, "opacity": 1}
-    return [
-        of_kind("kill").mark_rule(opacity=0.5, **ink).encode(y=alt.value(HEIGHT - 12), y2=alt.value(HEIGHT)),
-        of_kind("warmup").mark_rule(opacity=0.5, strokeDash=[3, 3], **ink).encode(y=alt.value(0), y2=alt.value(HEIGHT)),
-        of_kind("warmup").mark_text(align="left", dx=5, fontSize=11, opacity=0.8, **ink).encode(text="label:N", y=alt.value(8)),
-        of_kind("fall").mark_point(**cross).encode(y=y, color=style["color"]),
-        of_kind("diverged").mark_point(**cross).encode(y=alt.value(9), color=style["color"]),
-    ]  # fmt: skip
-
-
-def _name_layers(falls: bool, x: alt.X, y: alt.Y, style: dict[str, Any]) -> list[alt.Chart]:
-    """The arms' names at the lines' ends, each on a halo of paper."""
-    base = alt.Chart(alt.NamedData("names")).encode(x=x, y=y, text="label:N")
-    look = {"align": "right", "dx": -4, "dy": 11 if falls else -11, "fontSize": 13, "fontWeight": 600}
-    halo = base.mark_text(**look, stroke="var(--paper)", strokeWidth=4, strokeJoin="round", color="var(--paper)")
-    return [halo, base.mark_text(**look).encode(color=style["color"])]
 
 
 def filled(
@@ -203,16 +163,6 @@ def filled(
         "names": names,
     }
     return spec | {"width": width, "datasets": datasets}
-
-
-def _arm_style(labels: Iterable[str]) -> dict[str, Any]:
-    domain = list(labels)
-    colors = [f"var(--arm-{number})" for number in range(len(domain))]
-    dashes = list(DASHES[: len(domain)])
-    return {
-        "color": alt.Color("arm:N", legend=None, scale=alt.Scale(domain=domain, range=colors)),
-        "strokeDash": alt.StrokeDash("arm:N", legend=None, scale=alt.Scale(domain=domain, range=dashes)),
-    }
 
 
 def _with_room_for_labels(points: pd.DataFrame) -> Range:
@@ -254,19 +204,6 @@ def _names(lines: Lines, frame: tuple[Range, Range], width: int) -> list[dict[st
     return rows
 
 
-def _finish(layers: list[alt.Chart], width: int, height: int = HEIGHT) -> dict[str, Any]:
-    ink = {name: "currentColor" for name in ("labelColor", "titleColor", "domainColor", "tickColor", "gridColor")}
-    small = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
-    chart = (
-        alt.layer(*layers)
-        .properties(width=width, height=height)
-        .configure(font="system-ui, sans-serif", background="transparent")
-        .configure_axis(**ink, **small, gridOpacity=0.12, domainOpacity=0.4, tickOpacity=0.4)
-        .configure_view(stroke=None)
-    )
-    return chart.to_dict()
-
-
 def static_svg(spec: dict[str, Any], title: str, description: str, ident: str) -> str:
     """SVG markup that a screen reader announces: vl-convert itself drops title and description."""
     svg = to_svg(spec)
@@ -289,7 +226,7 @@ def _live(chart: Chart, lines: Lines, frame: tuple[Range, Range], spec: dict[str
     return {
         "axes": list(lines.axes.items()),
         "y": chart.y_label,
-        "arms": list(lines.labels.items()),
+        "arms": [(arm, lines.labels[arm], number) for arm, number in arms_of(lines)],
         "lines": [
             dict(zip(KEY, key, strict=True)) | _columns(lines.axes, part)
             for key, part in sorted(parts, key=lambda part: (list(lines.labels).index(part[0][0]), part[0]))
@@ -322,12 +259,12 @@ def json_for_script(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _table(chart: Chart, lines: Lines) -> dict[str, Any]:
+def _table(chart: Chart, lines: Lines) -> tuple[list[str], list[list[str]]]:
     """Column heads and rows of what the chart shows: the same numbers for those who read tables better than lines."""
     labels = lines.labels
     if chart.kind == "progress":
         rows = [[labels[row.arm], f"{row.wall_s:,.1f}", f"{row.y:,.0f}"] for row in lines.only("mean").itertuples()]
-        return {"columns": ["arm", "seconds", "steps done"], "rows": rows}
+        return ["arm", "seconds", "steps done"], rows
     axis = next(iter(lines.axes))
     mean = lines.only("mean").pivot_table(index=axis, columns="arm", values="y")
     seeds = lines.only("seed")
@@ -344,109 +281,61 @@ def _table(chart: Chart, lines: Lines) -> dict[str, Any]:
     # A noisy metric has a value a step: every so many of them is table enough, and the CSV has them all.
     shown = mean.index[:: max(1, len(mean) // 50)]
     rows = [[at.format(x), *(cell(x, role) for role in roles)] for x in shown]
-    return {"columns": [lines.axes[axis], *(labels[role] for role in roles)], "rows": rows}
+    return [lines.axes[axis], *(labels[role] for role in roles)], rows
 
 
 def draw_bars(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident: str) -> Drawn:
     """One bar an arm: the mean of a final number, every seed as a dot on it."""
-    finals = {
-        role: [value for run in of_arm if (value := run.final(chart.metric)) is not None]
-        for role, of_arm in by_arm(drawn_runs(lesson, chart, runs)).items()
-    }
-    finals = {role: finals[role] for role in lesson.arms if finals.get(role)}
-    labels = {role: lesson.arms[role].label for role in finals}
+    by_role = by_arm(drawn_runs(lesson, chart, runs))
+    finals = {role: [value for run in by_role.get(role, []) if (value := run.final(chart.metric)) is not None] for role in lesson.arms}  # fmt: skip
+    finals = {role: values for role, values in finals.items() if values}
+    labels, numbers = arms_drawn(lesson, [run for run in runs if run.arm in finals])
     means = {role: sum(values) / len(values) for role, values in finals.items()}
-    svgs = {
-        name: static_svg(_bars(chart, finals, means, labels, width), chart.title, caption, f"{ident}-{name}")
-        for name, width in STATIC_WIDTHS.items()
+    spec = shape("bars", tuple((role, numbers[role]) for role in finals), chart.y_label)
+    spec["datasets"] = {
+        "bars": [{"arm": role, "label": f"{labels[role]}: {mean:,.4g}", "y": mean} for role, mean in means.items()],
+        "points": [{"arm": role, "y": value} for role, values in finals.items() for value in values],
     }
+    svgs = {name: static_svg(spec | {"width": width}, chart.title, caption, f"{ident}-{name}") for name, width in STATIC_WIDTHS.items()}  # fmt: skip
     rows = [[labels[role], f"{means[role]:,.4g}", f"{min(values):,.4g} to {max(values):,.4g}"] for role, values in finals.items()]  # fmt: skip
-    return Drawn(
-        ident,
-        chart,
-        caption,
-        svgs,
-        None,
-        {},
-        labels,
-        [],
-        {},
-        False,
-        False,
-        False,
-        ["arm", chart.y_label, "seeds"],
-        rows,
-    )
-
-
-def _bars(chart: Chart, finals: dict[str, list[float]], means: dict[str, float], labels: dict[str, str], width: int) -> dict[str, Any]:  # fmt: skip
-    """Each arm's name stands above its bar: beside it, long names would leave no room for the bar on a phone."""
-    rows = pd.DataFrame([{"arm": role, "label": f"{labels[role]}: {mean:,.4g}", "y": mean} for role, mean in means.items()])  # fmt: skip
-    dots = pd.DataFrame([{"arm": role, "y": value} for role, values in finals.items() for value in values])
-    color = _arm_style(labels)["color"]
-    y = alt.Y("arm:N", sort=list(labels), axis=None, scale=alt.Scale(paddingInner=0.55, paddingOuter=0.5))
-    x = alt.X("y:Q", title=chart.y_label, axis=alt.Axis(tickCount=5 if width < 400 else 9), scale=alt.Scale(zero=True))
-    return _finish(
-        [
-            alt.Chart(rows).mark_bar(opacity=0.75).encode(x=x, y=y, color=color),
-            alt.Chart(dots).mark_point(size=22, filled=True, opacity=1, color="currentColor").encode(x=x, y=y),
-            alt.Chart(rows)
-            .mark_text(align="left", baseline="bottom", fontSize=13, fontWeight=600, dy=-14, color="currentColor")
-            .encode(x=alt.value(0), y=y, text="label:N"),
-        ],
-        width,
-        46 * len(labels) + 14,
-    )
+    return Drawn(ident, chart, caption, svgs, ["arm", chart.y_label, "seeds"], rows)
 
 
 def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) -> str:
     """One dot a seed for both arms of a verdict, joined where they are paired. SVG markup, or "" if no seed has a number."""
-    arms, unit = by_arm(runs), lesson.spec.metric
-    rows = [
-        {"arm": role, "seed": run.seed, "x": run.final(unit.name)}
-        for role in (verdict.first, verdict.second)
-        for run in arms[role]
-        if run.final(unit.name) is not None and math.isfinite(run.final(unit.name))
-    ]
-    if not rows:
+    arms, metric, pair = by_arm(runs), lesson.spec.metric, (verdict.first, verdict.second)
+    finals = [(role, run.seed, run.final(metric.name)) for role in pair for run in arms[role]]
+    finals = [one for one in finals if one[2] is not None and math.isfinite(one[2])]
+    if not finals:
         return ""
-    labels = {role: lesson.arms[role].label for role in (verdict.first, verdict.second)}
-    points = pd.DataFrame(rows)
-    span = points["x"].max() - points["x"].min() or 1.0
-    domain = [points["x"].min() - 0.06 * span, points["x"].max() + 0.06 * span]
-    x = alt.X("x:Q", title=unit.title, axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=domain, nice=False))  # fmt: skip
-    y = alt.Y("arm:N", sort=list(labels), axis=None, scale=alt.Scale(paddingInner=0.5, paddingOuter=0.6))
-    color = alt.Color(
-        "arm:N",
-        legend=None,
-        scale=alt.Scale(domain=list(labels), range=[f"var(--arm-{list(lesson.arms).index(role)})" for role in labels]),
+    low, high = min(value for *_, value in finals), max(value for *_, value in finals)
+    margin = 0.06 * ((high - low) or 1.0)
+    names, numbers = arms_drawn(lesson, [*arms[pair[0]], *arms[pair[1]]])
+    labels = [names[role] for role in pair]
+    spec = shape("strip", tuple((role, numbers[role]) for role in pair), bool(verdict.seeds), metric.title, (low - margin, high + margin))  # fmt: skip
+    spec["datasets"] = {
+        "points": [{"arm": role, "seed": seed, "x": value} for role, seed, value in finals],
+        "names": [
+            {"arm": role, "label": label, "first": role == pair[0]} for role, label in zip(pair, labels, strict=True)
+        ],
+    }
+    return static_svg(
+        spec | {"width": STATIC_WIDTHS["narrow"]}, f"{metric.label} of each seed", " and ".join(labels), ident
     )
-    base = alt.Chart(points)
-    layers = [base.mark_point(size=70, filled=True, opacity=0.75).encode(x=x, y=y, color=color)]
-    if verdict.seeds:
-        layers.insert(
-            0, base.mark_line(color="currentColor", opacity=0.3, strokeWidth=1).encode(x=x, y=y, detail="seed:N")
-        )
-    for (role, label), dy in zip(labels.items(), (-16, 18), strict=True):  # outside, where no joining line crosses them
-        name = alt.Chart(pd.DataFrame([{"arm": role, "label": label}]))
-        style = {"align": "left", "fontSize": 13, "fontWeight": 600, "dy": dy}
-        layers.append(name.mark_text(**style).encode(x=alt.value(0), y=y, text="label:N", color=color))
-    title = f"{unit.label} of each seed"
-    return static_svg(_finish(layers, STATIC_WIDTHS["narrow"], 130), title, " and ".join(labels.values()), ident)
 
 
-def small_picture(drawn_lines: Lines) -> str:
+def small_picture(lines: Lines) -> str:
     """The mean lines alone, without axes: a lesson's picture in a list. It says nothing that the text beside it does not."""
-    first = next(iter(drawn_lines.axes))
-    mean = opening(drawn_lines.points)
+    mean = opening(lines.points)
     mean = mean[mean["line"] == "mean"]
-    mean = thinned(mean.assign(x=mean[first]), PICTURE_POINTS)
-    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[mean["x"].min(), mean["x"].max()], nice=False))
-    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[mean["y"].min(), mean["y"].max()], nice=False))
-    style = _arm_style(drawn_lines.labels)
-    line = (
-        alt.Chart(mean.assign(order=range(len(mean))))
-        .mark_line(strokeWidth=2)
-        .encode(x=x, y=y, order="order:Q", **style)
-    )
-    return to_svg(_finish([line], 200, 76)).replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+    mean = thinned(mean.assign(x=mean[next(iter(lines.axes))]), PICTURE_POINTS)
+    for name in ("x", "y"):
+        low, high = mean[name].min(), mean[name].max()
+        mean[name] = (mean[name] - low) / ((high - low) or 1.0)
+    spec = shape("picture", arms_of(lines))
+    spec["datasets"] = {"points": mean.assign(order=range(len(mean)))[["arm", "x", "y", "order"]].to_dict("records")}
+    return to_svg(spec).replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+
+
+def arms_of(lines: Lines) -> tuple[tuple[str, int], ...]:
+    return tuple((arm, lines.colours[arm]) for arm in lines.labels)

@@ -5,6 +5,7 @@ A frame has one row a point. Its columns: `arm`; `line`, which is "seed" (one re
 noisy metrics `weak` and `strong`, y smoothed.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ STEP_AXES = {
     "bytes": "bytes of text trained on",
     "wall_s": "seconds of process time",
 }
+COLOURS = 6  # with as many dashes
 KEY = ["arm", "line", "seed"]  # one line
 
 
@@ -36,7 +38,8 @@ class Lines:
     points: pd.DataFrame
     marks: pd.DataFrame
     axes: dict[str, str]  # column -> title; the first is the one that a page opens with
-    labels: dict[str, str]  # arm -> its name, in the order of their colours
+    labels: dict[str, str]  # arm -> its name, in the lesson's order
+    colours: dict[str, int]  # arm -> which of the colours is its own
 
     def only(self, line: str) -> pd.DataFrame:
         return self.points[self.points["line"] == line]
@@ -71,9 +74,14 @@ def curve_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run]) 
     if chart.metric in NOISY:
         for name, share in SMOOTHING.items():
             points[name] = points.groupby(KEY, sort=False)["y"].transform(lambda y, share=share: smoothed(y, share))
-    names = by_arm(runs)
-    labels = {role: arm.label for role, arm in lesson.arms.items() if role in names}
-    return Lines(points, _curve_marks(lesson, chart, runs), STEP_AXES, labels)
+    return Lines(points, _curve_marks(lesson, chart, runs), STEP_AXES, *arms_drawn(lesson, runs))
+
+
+def arms_drawn(lesson: Lesson, runs: list[Run]) -> tuple[dict[str, str], dict[str, int]]:
+    """The drawn arms' labels and colours: an arm keeps its colour in all charts of its lesson."""
+    numbers = {role: number % COLOURS for number, role in enumerate(lesson.arms)}
+    drawn = [role for role in lesson.arms if role in by_arm(runs)]
+    return {role: lesson.arms[role].label for role in drawn}, {role: numbers[role] for role in drawn}
 
 
 def _curves(chart: Chart, runs: list[Run], line: str) -> pd.DataFrame:
@@ -146,8 +154,7 @@ def progress_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run
                 kills = [event for event in run.events if event["event"] == "kill"] if line == "mean" else []
                 marks += [("fall", run.arm, e["wall_s"], e["step"], f"SIGKILL at step {e['step']}") for e in kills]
     points = pd.DataFrame(rows, columns=[*KEY, "wall_s", "y"])
-    labels = {role: arm.label for role, arm in lesson.arms.items() if role in by_arm(runs)}
-    return Lines(points, _marks(marks), {"wall_s": STEP_AXES["wall_s"]}, labels)
+    return Lines(points, _marks(marks), {"wall_s": STEP_AXES["wall_s"]}, *arms_drawn(lesson, runs))
 
 
 def _progress(run: Run) -> list[tuple[float, int]]:
@@ -177,7 +184,8 @@ def sweep_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run]) 
     points = pd.DataFrame(rows, columns=[*KEY, "value", "y"])
     mean = over_seeds(points[points["line"] == "seed"], [], at="value")
     labels = {name: variant.label for name, variant in sweep.variants.items()}
-    return Lines(_together(points, mean), _marks(marks), {"value": chart.x_label}, labels)
+    colours = {name: number % COLOURS for number, name in enumerate(labels)}
+    return Lines(_together(points, mean), _marks(marks), {"value": chart.x_label}, labels, colours)
 
 
 def _refuse_non_finite(points: pd.DataFrame, runs: list[Run]) -> None:
@@ -197,8 +205,10 @@ def thinned(points: pd.DataFrame, most: dict[str, int]) -> pd.DataFrame:
     for (_, line, _), part in points.groupby(KEY, sort=True):
         limit = most[line]
         if len(part) > limit:
-            stretch = [i * (limit // 2) // len(part) for i in range(len(part))]
-            grouped = part.reset_index(drop=True).groupby(stretch)["y"]
-            part = part.iloc[sorted({*grouped.idxmin(), *grouped.idxmax()})]
+            y, count = part["y"].to_numpy(), limit // 2
+            edges = [number * len(part) // count for number in range(count + 1)]
+            stretches = list(itertools.pairwise(edges))
+            kept = {start + y[start:end].argmin() for start, end in stretches} | {start + y[start:end].argmax() for start, end in stretches}  # fmt: skip
+            part = part.iloc[sorted(kept)]
         parts.append(part)
     return pd.concat(parts, ignore_index=True)

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -20,7 +21,7 @@ from engine.cache import kept
 from engine.errors import UserError, disk_problem, problem, shown
 from engine.lesson import Lesson, Site
 from engine.publishing.lists import TEMPLATES, Card, list_pages, neighbours
-from engine.publishing.stale import Rendered, lesson_folder
+from engine.publishing.stale import Built, Contents, Rendered
 
 MARK = ".made-by-lesson-lab"  # an output folder without it holds somebody's own files: never wiped
 NEIGHBOURS = b"<!--neighbours-->"  # in a lesson's page; no text of a lesson can hold it, "<" is escaped in all of them
@@ -54,15 +55,16 @@ def gather(
     runs_folder: Path,
     *,
     with_local: set[str],
-    anew: bool = False,
+    contents: Contents | None = None,
 ) -> Gathered:
-    """Render and check everything. `with_local` names lessons whose page also shows local runs; `anew` trusts no cache.
+    """Render and check everything. `with_local` names lessons whose page also shows local runs; Without `contents`, no cache is trusted.
 
     UserError with all problems of all lessons.
     """
     asked = [(site, lesson, runs_folder, lesson.id in with_local) for lesson in lessons]
-    jobs = [(*job, lesson_folder(*job)) for job in asked]
-    done = [None if anew else Rendered.load(folder) for *_, folder in jobs]
+    where = contents or Contents(lessons_folder, runs_folder)
+    jobs = [(*job, where.lesson_folder(site, job[1], job[3])) for job in asked]
+    done = [Rendered.load(folder) if contents else None for *_, folder in jobs]
     stale = [job for job, rendered in zip(jobs, done, strict=True) if rendered is None]
     fresh = iter(_render_all(stale))
     gathered = Gathered([rendered or next(fresh) for rendered in done])
@@ -197,38 +199,58 @@ def _dead(where: str, target: str, what: str, got: str) -> str:
     return problem(where, f"the link {target} {what}", got=got, next="mend the link")
 
 
-def write(gathered: Gathered, runs_folder: Path, out: Path) -> None:
-    """Write the site aside, then swap it in. UserError if `out` is not ours or the disk refuses; the old site then stands unchanged."""
+def write(gathered: Gathered, runs_folder: Path, out: Path, built: Built, key: str) -> None:
+    """Write the site aside, then swap it in. Lessons whose folder in the old site is right already are moved, not written.
+
+    UserError if `out` is not ours or the disk refuses; the old site then stands unchanged.
+    """
     refuse_foreign_folder(out)
     beside = neighbours([one.card for one in gathered.lessons])
+    made_of = {one.card.id: f"{Path(one.folder).name} {beside[one.card.id]}" for one in gathered.lessons if one.files}
+    same = [lesson_id for lesson_id, what in made_of.items() if built.lessons.get(lesson_id) == what]
+    files = {
+        address: sha
+        for address, sha in built.files.items()
+        if address.startswith(tuple(f"lessons/{one}/" for one in same))
+    }
     aside = Path()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-        for address, content in {MARK: b"", **gathered.files}.items():
-            _put(aside / address, content)
-        for one in gathered.lessons:
-            home = aside / "lessons" / one.card.id
-            for address in one.files:
-                content = one.content(address)
-                _put(
-                    home / address,
-                    content.replace(NEIGHBOURS, beside[one.card.id].encode()) if address == "index.html" else content,
-                )
-            for address, source in one.downloads.items():
-                _put(home / address, (runs_folder / source).read_bytes())
+        for address, content in _contents(gathered, runs_folder, beside, same):
+            path = aside / address
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            files[address] = hashlib.sha256(content).hexdigest()
+        if same:
+            (aside / "lessons").mkdir(exist_ok=True)
         _make_readable(aside)
-        _swap(aside, out)
+        _swap(aside, out, [f"lessons/{lesson_id}" for lesson_id in same])
     except OSError as error:
         raise UserError(f"{disk_problem(error)}\n  note:     the old site is unchanged") from None
     finally:
         if aside != Path():
             shutil.rmtree(aside, ignore_errors=True)
+    said = {"pages": gathered.pages, "notices": gathered.notices}
+    built.remember(key, dict(sorted(files.items())), made_of, said)
 
 
-def _put(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+def _contents(
+    gathered: Gathered, runs_folder: Path, beside: dict[str, str], same: list[str]
+) -> Iterator[tuple[str, bytes]]:
+    yield MARK, b""
+    yield from gathered.files.items()
+    for one in gathered.lessons:
+        if one.card.id in same:
+            continue
+        home = f"lessons/{one.card.id}"
+        for address in one.files:
+            content = one.content(address)
+            if address == "index.html":
+                content = content.replace(NEIGHBOURS, beside[one.card.id].encode())
+            yield f"{home}/{address}", content
+        for address, source in one.downloads.items():
+            yield f"{home}/{address}", (runs_folder / source).read_bytes()
 
 
 def _make_readable(folder: Path) -> None:
@@ -243,14 +265,18 @@ def refuse_foreign_folder(out: Path) -> None:
         raise UserError(problem(shown(out), "this folder holds files that are not ours, so it is not replaced", expected=f"an empty folder, or one with {MARK} in it", next="name another folder with --out DIR"))  # fmt: skip
 
 
-def _swap(new: Path, out: Path) -> None:
+def _swap(new: Path, out: Path, moved: list[str]) -> None:
+    """`new` becomes `out`, with the folders `moved` of the old one. All or nothing, but for a kill between two renames:
+    then the next build finds that the output is not what it was, and writes it anew."""
     old = out.with_name(f".{out.name}-old-{os.getpid()}")
-    if out.exists():
-        os.replace(out, old)
+    steps = [(out / folder, new / folder) for folder in moved] + ([(out, old)] if out.exists() else []) + [(new, out)]
+    done = []
     try:
-        os.replace(new, out)
+        for source, target in steps:
+            os.replace(source, target)
+            done.append((source, target))
     except OSError:
-        if old.exists():
-            os.replace(old, out)
+        for source, target in reversed(done):
+            os.replace(target, source)
         raise
     shutil.rmtree(old, ignore_errors=True)

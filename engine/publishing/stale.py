@@ -83,23 +83,33 @@ class Rendered:
         return dataclasses.replace(self, folder=str(folder))
 
 
-def lesson_folder(site: Site, lesson: Lesson, runs_folder: Path, with_local: bool) -> Path:
-    """Where a rendered lesson is kept: one place a lesson, one name a content."""
-    place = _hash(str(lesson.folder.resolve()), str(runs_folder.resolve()))[:20]
-    runs = [("runs", runs_folder / lesson.id), ("local", runs_folder / "local" / lesson.id)]
-    key = _hash(
-        source_hash(), site.model_dump_json(), str(with_local), lesson.folder.name,
-        *_files("lesson", lesson.folder, ("*",)), *(line for name, folder in runs for line in _files(name, folder, PUBLISHED)),
-    )  # fmt: skip
-    return CACHE / "pages" / place / key[:40]
+class Contents:
+    """The hash of every file that a site depends on, each read once."""
 
+    def __init__(self, lessons_folder: Path, runs_folder: Path) -> None:
+        self._roots = [
+            (lessons_folder, _hashes(lessons_folder, ("*",))),
+            (runs_folder, _hashes(runs_folder, PUBLISHED)),
+        ]
 
-def everything(site: Site, lessons_folder: Path, runs_folder: Path, with_local: set[str]) -> str:
-    """The hash of all that a whole site depends on."""
-    return _hash(
-        source_hash(), site.model_dump_json(), ",".join(sorted(with_local)),
-        *_files("lessons", lessons_folder, ("*",)), *_files("runs", runs_folder, PUBLISHED),
-    )  # fmt: skip
+    def everything(self, site: Site, with_local: set[str]) -> str:
+        """The hash of all that a whole site depends on."""
+        lines = [f"{name} {sha}" for _, hashes in self._roots for name, sha in hashes.items()]
+        return _hash(source_hash(), site.model_dump_json(), ",".join(sorted(with_local)), *lines)
+
+    def lesson_folder(self, site: Site, lesson: Lesson, with_local: bool) -> Path:
+        """Where a rendered lesson is kept: one place a lesson, one name a content."""
+        (lessons, of_lessons), (runs, of_runs) = self._roots
+        place = _hash(str(lesson.folder.resolve()), str(runs.resolve()))[:20]
+        below = (f"{lesson.folder.relative_to(lessons).as_posix()}/", f"{lesson.id}/", f"local/{lesson.id}/")
+        lines = [
+            f"{name} {sha}"
+            for hashes in (of_lessons, of_runs)
+            for name, sha in hashes.items()
+            if name.startswith(below)
+        ]
+        key = _hash(source_hash(), site.model_dump_json(), str(with_local), *lines)
+        return CACHE / "pages" / place / key[:40]
 
 
 @functools.cache
@@ -109,15 +119,10 @@ def source_hash() -> str:
     return _hash(platform.python_version(), *versions, *(f"{path.name} {_file_hash(path)}" for path in sorted(sources)))
 
 
-def _files(name: str, folder: Path, patterns: Iterable[str]) -> list[str]:
-    """A line a file: where it is below the folder, and the hash of its content."""
-    paths = {
-        path
-        for pattern in patterns
-        for path in folder.rglob(pattern)
-        if path.is_file() and "checkpoints" not in path.parts
-    }
-    return [f"{name}/{path.relative_to(folder).as_posix()} {_file_hash(path)}" for path in sorted(paths)]
+def _hashes(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
+    """Place below the folder -> hash of the content."""
+    paths = {path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()}
+    return {path.relative_to(folder).as_posix(): _file_hash(path) for path in sorted(paths)}
 
 
 def _file_hash(path: Path) -> str:
@@ -133,22 +138,18 @@ class Built:
 
     def __init__(self, out: Path) -> None:
         self._path = CACHE / "pages" / f"built-{_hash(str(out.resolve()))[:20]}.json"
-
-    def unchanged(self, key: str, out: Path) -> dict[str, Any] | None:
-        """What was said of the last build, if it was of the same key and its output still is what it was."""
+        self.key, self.files, self.lessons, self.said = "", {}, {}, {}
         try:
             last = json.loads(self._path.read_text(encoding="utf-8"))
-            same = last["key"] == key and last["files"] == files_of(out)
+            if last["files"] == _hashes(out, ("*",)):  # else somebody changed it, and all is written anew
+                self.key, self.files, self.lessons, self.said = (
+                    last[name] for name in ("key", "files", "lessons", "said")
+                )
         except (OSError, ValueError, KeyError):
-            return None
-        return last["said"] if same else None
+            pass
 
-    def remember(self, key: str, out: Path, said: dict[str, Any]) -> None:
+    def remember(self, key: str, files: dict[str, str], lessons: dict[str, str], said: dict[str, Any]) -> None:
+        """`files`: address -> hash of what was written. `lessons`: id -> what its folder was written from."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps({"key": key, "files": files_of(out), "said": said}), encoding="utf-8")
-
-
-def files_of(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): _file_hash(path) for path in sorted(folder.rglob("*")) if path.is_file()
-    }
+        what = {"key": key, "files": files, "lessons": lessons, "said": said}
+        self._path.write_text(json.dumps(what), encoding="utf-8")
