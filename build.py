@@ -150,7 +150,8 @@ def run(options: argparse.Namespace) -> int:
             return 128 + stopped.number
     if problems:
         raise UserError(*problems)
-    gathered = _build(options, with_local={lesson.id for lesson in lessons})
+    gathered = _build(options, {lesson.id for lesson in lessons})
+    _notices(gathered.notices)
     for lesson in lessons:
         profile = find_profile(lesson, options.profile)
         if profile != lesson.spec.headline:
@@ -190,16 +191,11 @@ def _require_training_room() -> None:
 
 def _say_result(options: argparse.Namespace, lesson: Lesson, gathered) -> None:
     """Whether your run matched the record, the record's verdict, and the page to open."""
-    from engine.publishing.pages import address_of, mine_against_record, verdict_sentence
-
-    shown_runs = next((one for one in gathered.shown if one.lesson.id == lesson.id), None)
-    if shown_runs is None:
-        return
-    for mine in mine_against_record(shown_runs):
-        print(f"{mine.run.name}: {'matched' if mine.matched else 'DID NOT MATCH'} the record: {mine.how}")
-    whose = "your runs' verdict (a draft: nothing is recorded yet)" if shown_runs.draft else "the record's verdict"
-    print(f"{whose}: {verdict_sentence(shown_runs)}")
-    print(f"open {shown(options.out / address_of(lesson))}")
+    rendered = next(one for one in gathered.lessons if one.card.id == lesson.id)
+    for line in rendered.said:
+        print(line)
+    if rendered.card.published:
+        print(f"open {shown(options.out / 'lessons' / lesson.id / 'index.html')}")
 
 
 def record(options: argparse.Namespace) -> int:
@@ -241,19 +237,26 @@ def new(options: argparse.Namespace) -> int:
 
 
 def site_only(options: argparse.Namespace) -> int:
-    gathered = _build(options, with_local=set())
-    print(f"{len(gathered.pages)} pages in {shown(options.out)}; open {shown(options.out / 'index.html')}")
+    """Every page; nothing is done if nothing changed since the last build."""
+    from engine.publishing.stale import Built, Contents
+
+    built, contents = Built(options.out), Contents(options.lessons, options.runs)
+    if built.key == contents.everything(_site(options), set()):
+        said = built.said
+    else:
+        gathered = _build(options, set(), built, contents)
+        said = {"pages": gathered.pages, "notices": gathered.notices}
+    _notices(said["notices"])
+    print(f"{said['pages']} pages in {shown(options.out)}; open {shown(options.out / 'index.html')}")
     return 0
 
 
 def one_page(options: argparse.Namespace) -> int:
-    """The lesson's page alone; the rest of an old site stays. Without an old site everything is built."""
-    from engine.publishing.pages import address_of
-
+    """The site, with your own runs on the lesson's page."""
     lesson = find_lesson(options)
-    gathered = _build(options, with_local={lesson.id}, only=lesson if options.out.exists() else None)
-    if any(one.lesson.id == lesson.id for one in gathered.shown):
-        print(f"open {shown(options.out / address_of(lesson))}")
+    gathered = _build(options, {lesson.id})
+    _notices(gathered.notices)
+    _say_result(options, lesson, gathered)
     return 0
 
 
@@ -262,24 +265,25 @@ def check(options: argparse.Namespace) -> int:
 
     lessons = load_lessons(options.lessons)
     gathered = gather(_site(options), lessons, options.lessons, options.runs, with_local=set())
-    _notices(gathered)
-    print(f"{len(lessons)} lessons and {sum(len(one.runs) for one in gathered.shown)} runs are good")
+    _notices(gathered.notices)
+    print(f"{len(lessons)} lessons and {sum(one.runs for one in gathered.lessons)} runs are good")
     return 0
 
 
-def _build(options: argparse.Namespace, *, with_local: set[str], only: Lesson | None = None):
-    from engine.publishing.site import gather, only_lesson, write
+def _build(options: argparse.Namespace, with_local: set[str], built=None, contents=None):
+    """The site, written; what did not change since the last build is kept."""
+    from engine.publishing.site import gather, write
+    from engine.publishing.stale import Built, Contents
 
-    gathered = gather(
-        _site(options), load_lessons(options.lessons), options.lessons, options.runs, with_local=with_local
-    )
-    write(only_lesson(gathered, only) if only else gathered, options.out, keep_old=only is not None)
-    _notices(gathered)
+    built, contents = built or Built(options.out), contents or Contents(options.lessons, options.runs)
+    site, lessons = _site(options), load_lessons(options.lessons)
+    gathered = gather(site, lessons, options.lessons, options.runs, with_local=with_local, contents=contents)
+    write(gathered, options.runs, options.out, built, contents.everything(site, with_local))
     return gathered
 
 
-def _notices(gathered) -> None:
-    for notice in gathered.notices:
+def _notices(notices: list[str]) -> None:
+    for notice in notices:
         print(notice, file=sys.stderr)
 
 

@@ -7,11 +7,12 @@ Every problem of every lesson is collected and reported at once, each with its f
 import datetime
 import re
 import tomllib
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,6 +23,7 @@ Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 # Of arms, profiles and variants: they become folders, and names in expressions.
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+LessonId = Annotated[str, Field(pattern=r"^[1-9][0-9]*\.[1-9][0-9]*$")]  # a string: "1.10" is not "1.1"
 RESERVED = {
     "settings",
     "reference",
@@ -167,15 +169,23 @@ class Claim(Frozen):
 
 
 class Chart(Frozen):
-    # A metric against steps; steps done against time, with what was redone; a final metric against the swept setting.
-    kind: Literal["curve", "progress", "sweep"]
-    metric: Column = "val_loss"  # of a curve or sweep
+    # A metric against steps; steps done against time, with what was redone; a final number against the swept setting;
+    # a final number of each arm.
+    kind: Literal["curve", "progress", "sweep", "bars"]
+    metric: Column | FinalNumber = "val_loss"  # a column of metrics for a curve, else a final number
     title: str
     y_label: str
     x_label: str = "step"  # of a sweep: what is swept, e.g. "learning rate"
     caption: str  # what to look at, with expressions
     from_step: Annotated[int, Field(ge=0)] = 0  # of a curve: leave out what comes before, e.g. the first steep fall
     arms: list[str] = []  # which arms to draw; all of them if empty
+
+    @model_validator(mode="after")
+    def _metric_of_its_kind(self) -> "Chart":
+        known = get_args(Column if self.kind == "curve" else FinalNumber)
+        if self.metric not in known:
+            raise ValueError(f"a chart of kind {self.kind} cannot show {self.metric}: choose {', '.join(known)}")
+        return self
 
 
 class Reference(Frozen):
@@ -229,11 +239,16 @@ class Metric(Frozen):
     unit: str
     better: Literal["lower", "higher"]
 
+    @property
+    def title(self) -> str:
+        """e.g. "validation loss, nats per token"; "redone steps" says its unit itself."""
+        return self.label if self.label.endswith(self.unit) else f"{self.label}, {self.unit}"
+
 
 class Spec(Frozen):
     """lesson.toml, key by key."""
 
-    id: Annotated[str, Field(pattern=r"^[1-9][0-9]*\.[1-9][0-9]*$")]  # a string: "1.10" is not "1.1"
+    id: LessonId
     topic: str
     title: str
     teaches: str
@@ -400,7 +415,7 @@ def load_lesson(folder: Path) -> Lesson:
 def _read_toml(toml: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
     try:
         text = toml.read_text(encoding="utf-8")
-        return tomllib.loads(text), _key_lines(text)
+        raw, lines = tomllib.loads(text), _key_lines(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"at line (\d+)", str(error))
         line = at[1] if at else str(len(text.splitlines()))
@@ -414,6 +429,23 @@ def _read_toml(toml: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
         raise UserError(
             problem(shown(toml), "cannot be read", got=error.strerror, next="check the file's permissions")
         ) from None
+    # An escape such as \u0007 can bring one in; no page may hold it.
+    if bad := [
+        problem(f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}", "a control character in a text", got=repr(value), next="take it out")
+        for key, value in _texts(raw)
+        if any(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in value)
+    ]:  # fmt: skip
+        raise UserError(*bad)
+    return raw, lines
+
+
+def _texts(value: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text in a TOML file, with the key that leads to it."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(inner, (*key, str(name)))
 
 
 def _key_lines(text: str) -> dict[tuple[str, ...], int]:
@@ -586,9 +618,29 @@ def _undeclared_changes(lesson: Lesson) -> Iterator[str]:
                     )
 
 
+class Announced(Frozen):
+    """A lesson that is planned and has no folder yet."""
+
+    id: LessonId
+    topic: str
+    teaches: str
+
+
 class Phase(Frozen):
     number: Count
     title: str
+    about: str = ""  # a sentence or two for its page
+    announced: list[Announced] = []  # lessons without a folder; a folder of that id takes its place
+
+    @model_validator(mode="after")
+    def _announces_its_own(self) -> "Phase":
+        ids = [one.id for one in self.announced]
+        misfits = [one for one in ids if id_key(one)[0] != self.number or ids.count(one) > 1]
+        if misfits:
+            raise ValueError(
+                f"announced ids must begin with {self.number}. and be there once: {', '.join(dict.fromkeys(misfits))}"
+            )
+        return self
 
 
 class Site(Frozen):
@@ -596,6 +648,8 @@ class Site(Frozen):
 
     title: str
     tagline: str
+    about: str = ""  # who this is for, in two sentences
+    lab: str = ""  # the address where experiments can be watched
     base_url: Annotated[
         str, Field(pattern=r"^https?://[^ ]+[^/]$")
     ]  # e.g. https://train.galvyn.xyz, no slash at the end

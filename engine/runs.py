@@ -214,6 +214,12 @@ class Run:
         rows = _read_table(self.folder / "events.parquet").to_pylist()
         return [row | json.loads(row["details"]) for row in rows]
 
+    @cached_property
+    def samples(self) -> list[dict[str, Any]]:
+        """Rows of step, prompt, text; empty for a run that drew none."""
+        path = self.folder / "samples.parquet"
+        return _read_table(path).to_pylist() if path.name in self.summary["files_sha256"] else []
+
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """(step, value) of each row that has the metric."""
         pairs = zip(self.metrics["step"].to_pylist(), self.metrics[metric].to_pylist(), strict=True)

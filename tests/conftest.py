@@ -170,6 +170,13 @@ class Content:
             command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
         )
 
+    def copy_lesson(self, lesson_id: str) -> None:
+        """The same lesson and its record once more, under another id."""
+        shutil.copytree(self.lesson, self.root / "lessons" / lesson_id)
+        toml = self.root / "lessons" / lesson_id / "lesson.toml"
+        toml.write_text(toml.read_text().replace('id = "1.7"', f'id = "{lesson_id}"'))
+        shutil.copytree(self.runs / "1.7", self.runs / lesson_id)
+
     def edit(self, path: Path, old: str, new: str) -> None:
         text = path.read_text()
         assert old in text
@@ -183,6 +190,16 @@ def write_content(root: Path, toml: str = LESSON, page: str = PAGE, folder: str 
     content.page.write_text(page)
     (root / "lessons" / "site.toml").write_text(SITE)
     return content
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rendered_pages(tmp_path_factory):
+    """Pages that tests render are kept for this session alone."""
+    from engine.publishing import stale
+
+    kept, stale.CACHE = stale.CACHE, tmp_path_factory.mktemp("cache")
+    yield
+    stale.CACHE = kept
 
 
 @pytest.fixture

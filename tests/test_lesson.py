@@ -117,6 +117,11 @@ CASES = {
         "{toml}:{line} charts.1: there is no [sweep] to draw\n  next:     add [sweep], or choose another kind",
         '[[charts]]\nkind = "sweep"',
     ),
+    "a chart of a number that it cannot show": (
+        'kind = "progress"', 'kind = "bars"\nmetric = "grad_norm"',
+        "{toml}:{line} charts.1: wrong value\n  expected: a chart of kind bars cannot show grad_norm: choose val_loss, val_bpb, train_loss, redone_steps,",
+        '[[charts]]\nkind = "bars"',
+    ),
     "a change that changes nothing": (
         "checkpoint_every = 2\n", "checkpoint_every = 12\n",
         "{toml}:{line} change in profile cpu: arms rare and often do not differ in it\n  got:      checkpoint_every = 12 in both\n  next:     give one of them another value",

@@ -8,11 +8,17 @@ import stat
 import subprocess
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from conftest import LESSON, PAGE
 
-from engine.runs import file_hash
+from engine.publishing import site, stale
+from engine.runs import Run, file_hash
+
+OF_EVERY_SITE = {
+    ".made-by-lesson-lab", "index.html", "404.html", "phases/1/index.html", "assets/style.css", "assets/page.js", "assets/vega.js",
+}  # fmt: skip
 
 
 def snapshot(folder) -> dict[str, bytes]:
@@ -31,15 +37,8 @@ def test_the_site_holds_every_page_and_the_published_data(recorded):
     runs = [f"{arm}-s{seed}" for arm in ("often", "rare", "straight") for seed in (1, 2)]
     names = ("config.json", "events.parquet", "metrics.parquet", "summary.json")
     data = {f"lessons/1.7/data/{run}/{name}" for run in runs for name in names}
-    assert files.keys() == data | {
-        ".made-by-lesson-lab",
-        "index.html",
-        "404.html",
-        "lessons/1.7/index.html",
-        "assets/style.css",
-        "assets/page.js",
-        "assets/vega.js",
-    }
+    own = {f"lessons/1.7/{name}" for name in ("index.html", "charts.js", "data/metrics.csv")}
+    assert files.keys() == data | own | OF_EVERY_SITE
     metrics = recorded.recorded / "often-s1" / "metrics.parquet"
     assert files["lessons/1.7/data/often-s1/metrics.parquet"] == metrics.read_bytes()
 
@@ -55,7 +54,9 @@ def test_two_builds_are_byte_identical(recorded):
 def test_the_page_is_whole_without_javascript(recorded):
     recorded.build("--site-only")
     page = page_of(recorded)
-    assert page.count('<svg role="img" aria-labelledby=') == 4  # two charts, a wide and a narrow drawing of each
+    assert (
+        page.count('<svg role="img" aria-labelledby=') == 5
+    )  # a wide and a narrow drawing of two charts, one strip of seeds
     redone = json.loads((recorded.recorded / "rare-s1" / "summary.json").read_text())["redone_steps"]
     assert 'redid <span class="number">' in page and str(redone) in page
     assert "<math" in page and "<code>{{ not read }}</code>" in page
@@ -204,8 +205,8 @@ def test_titles_are_text_everywhere(recorded):
     for path in ("index.html", "lessons/1.7/index.html"):
         page = (recorded.site / path).read_text()
         assert "<b>" not in page and "&lt;/script&gt;&lt;b&gt;&amp;" in page
-    for spec in re.findall(r'<script type="application/json">(.*?)</script>', page_of(recorded), re.DOTALL):
-        assert "</script><b>&\"'" in json.dumps(json.loads(spec)).replace('\\"', '"')
+    raw = (recorded.site / "lessons" / "1.7" / "charts.js").read_text()
+    assert "<" not in raw and "</script><b>&\\\"'" in json.dumps(charts_of(recorded))
 
 
 def test_a_folder_with_somebody_elses_files_is_not_replaced(recorded, capsys):
@@ -223,23 +224,208 @@ def test_a_deleted_lesson_leaves_nothing_behind(recorded):
     recorded.build("--site-only")
     shutil.rmtree(recorded.lesson)
     assert recorded.build("--site-only") == 0
-    assert snapshot(recorded.site).keys() == {
-        ".made-by-lesson-lab",
-        "index.html",
-        "404.html",
-        "assets/style.css",
-        "assets/page.js",
-        "assets/vega.js",
-    }
+    assert snapshot(recorded.site).keys() == OF_EVERY_SITE
 
 
-def test_a_lesson_alone_leaves_the_rest_of_the_site_as_it_is(recorded):
+def test_an_edited_lesson_is_built_as_a_clean_build_would(recorded):
     recorded.build("--site-only")
-    (recorded.site / "index.html").write_text("as it was")
     recorded.edit(recorded.page, "The run", "A run")
-    assert recorded.build("--lesson", "1.7") == 0
+    assert recorded.build("--site-only") == 0
+    incremental = snapshot(recorded.site)
     assert "A run that saved rarely" in page_of(recorded)
-    assert (recorded.site / "index.html").read_text() == "as it was"
+    forget_everything(recorded)
+    assert recorded.build("--site-only") == 0
+    assert snapshot(recorded.site) == incremental
+
+
+def test_lessons_that_did_not_change_are_moved_into_the_new_site_and_moved_back_if_that_fails(
+    recorded, monkeypatch, capsys
+):
+    recorded.copy_lesson("1.9")
+    recorded.build("--site-only")
+    other = recorded.site / "lessons" / "1.9" / "index.html"
+    before, inode = snapshot(recorded.site), other.stat().st_ino
+    recorded.edit(recorded.page, "The run", "A run")
+    real = os.replace
+
+    failed = []
+
+    def fails_at_the_last_step(source, target):
+        if str(target) == "site" and not failed:
+            failed.append(target)
+            raise OSError(28, "No space left on device", "site")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fails_at_the_last_step)
+        assert recorded.build("--site-only") == 1
+    assert "the old site is unchanged" in capsys.readouterr().err
+    assert snapshot(recorded.site) == before
+    assert recorded.build("--site-only") == 0
+    assert other.stat().st_ino == inode and "A run that saved rarely" in page_of(recorded)
+    incremental = snapshot(recorded.site)
+    forget_everything(recorded)
+    assert recorded.build("--site-only") == 0
+    assert snapshot(recorded.site) == incremental
+
+
+def forget_everything(content):
+    """As on a machine that never built this site."""
+    shutil.rmtree(content.site)
+    shutil.rmtree(stale.CACHE / "pages")
+
+
+def test_where_nothing_changed_nothing_is_built(recorded, monkeypatch, capsys):
+    recorded.build("--site-only")
+    said = capsys.readouterr()
+    monkeypatch.setattr(site, "gather", None)  # a call would raise
+    assert recorded.build("--site-only") == 0
+    assert capsys.readouterr() == said
+
+
+def test_a_page_that_somebody_changed_in_the_output_is_put_right(recorded):
+    recorded.build("--site-only")
+    right = page_of(recorded)
+    (recorded.site / "lessons" / "1.7" / "index.html").write_text("scribble")
+    assert recorded.build("--site-only") == 0
+    assert page_of(recorded) == right
+
+
+@pytest.mark.parametrize("part", ["source", "a package"])
+def test_an_edit_of_a_template_or_another_package_renders_the_pages_anew(recorded, monkeypatch, part):
+    recorded.build("--site-only")
+    rendered = []
+    monkeypatch.setattr(site, "_render_all", lambda jobs: rendered.extend(jobs) or [site.render(job) for job in jobs])
+    assert recorded.build("--site-only") == 0
+    assert not rendered
+    stale.source_hash.cache_clear()
+    if part == "source":
+        real = stale._file_hash
+        monkeypatch.setattr(stale, "_file_hash", lambda path: "edited" if path.name == "style.css" else real(path))
+    else:
+        real = stale.importlib.metadata.version
+        monkeypatch.setattr(stale.importlib.metadata, "version", lambda name: "99" if name == "altair" else real(name))
+    assert recorded.build("--site-only") == 0
+    stale.source_hash.cache_clear()
+    assert [lesson.id for _, lesson, *_ in rendered] == ["1.7"]
+
+
+def test_a_damaged_page_in_the_cache_is_rendered_anew(recorded):
+    recorded.build("--site-only")
+    right = page_of(recorded)
+    kept = next((stale.CACHE / "pages").glob("*/*/index.html"))
+    kept.write_text(kept.read_text()[:-100])
+    shutil.rmtree(recorded.site)
+    assert recorded.build("--site-only") == 0
+    assert page_of(recorded) == right
+
+
+def test_many_lessons_are_rendered_by_several_processes_to_the_same_pages(recorded):
+    recorded.build("--site-only")
+    alone = page_of(recorded)
+    for number in range(8, 13):
+        recorded.copy_lesson(f"1.{number}")
+    assert recorded.build("--site-only") == 0
+    assert (recorded.site / "lessons" / "1.12" / "data" / "metrics.csv").exists()
+    without_neighbours = lambda page: re.sub(r"<nav class=\"neighbours\".*?</nav>", "", page, flags=re.DOTALL)
+    assert without_neighbours(page_of(recorded)) == without_neighbours(alone)
+
+
+def test_lessons_lead_to_the_ones_before_and_after_them_in_number_order(recorded):
+    for lesson_id in ("1.9", "1.10"):
+        recorded.copy_lesson(lesson_id)
+    recorded.build("--site-only")
+    links = re.findall(
+        r'<a(?: class="next")? href="../([\d.]+)/index.html"><small>(\w+)',
+        (recorded.site / "lessons" / "1.9" / "index.html").read_text(),
+    )
+    assert links == [("1.7", "Previous"), ("1.10", "Next")]
+
+
+def test_the_home_page_shows_the_latest_note_first_and_what_is_only_announced(recorded):
+    recorded.copy_lesson("1.9")
+    newer = recorded.root / "lessons" / "1.9" / "lesson.toml"
+    newer.write_text(newer.read_text().replace("date = 2026-11-30", "date = 2026-12-01"))
+    toml = recorded.root / "lessons" / "site.toml"
+    toml.write_text(
+        toml.read_text() + 'announced = [{ id = "1.8", topic = "Break it", teaches = "Failures on sight" }]\n'
+    )
+    recorded.build("--site-only")
+    home = (recorded.site / "index.html").read_text()
+    latest, plan = home.split('<h2 id="plan">')
+    assert re.findall(r'<h3><a href="lessons/([\d.]+)/', latest) == ["1.9", "1.7"]
+    assert latest.count("<svg aria-hidden") == 2 and latest.count("Saving rarely redid") == 2
+    assert re.findall(r'<span class="id">([\d.]+)</span>', plan) == ["1.7", "1.8", "1.9"]
+    assert 'Break it<span class="state">announced</span>' in plan and plan.count(">published</span>") == 2
+    assert re.findall(r'<span class="id">([\d.]+)</span>', (recorded.site / "phases/1/index.html").read_text()) == [
+        "1.7",
+        "1.8",
+        "1.9",
+    ]
+
+
+def test_your_own_curves_lie_over_the_recorded_ones(trained):
+    trained.build("--lesson", "1.7")
+    page = page_of(trained)
+    assert "Thin lines in the colour of the text are your own runs." in page
+    charts = charts_of(trained)
+    assert [line["seed"] for line in charts["chart-0"]["lines"] if line["line"] == "mine"] == [1, 2] * 3
+    trained.build("--site-only")
+    assert "your own runs" not in page_of(trained)
+
+
+def charts_of(content) -> dict:
+    """What charts.js holds, read strictly: no NaN, no infinity."""
+    text = (content.site / "lessons" / "1.7" / "charts.js").read_text()
+    refuse = lambda constant: pytest.fail(f"{constant} in charts.js")
+    return json.loads(text.removeprefix("window.lessonCharts = ").removesuffix(";\n"), parse_constant=refuse)
+
+
+def test_the_csv_holds_every_logged_row_of_every_run(recorded):
+    recorded.build("--site-only")
+    table = pyarrow.csv.read_csv(recorded.site / "lessons" / "1.7" / "data" / "metrics.csv")
+    assert table.column_names[:3] == ["arm", "seed", "step"]
+    assert table.num_rows == 6 * 25
+
+
+def test_a_control_character_in_a_text_is_refused(recorded, capsys):
+    recorded.edit(recorded.toml, 'label = "saves often"', 'label = "saves\\u0007 often"')
+    assert recorded.build("--site-only") == 1
+    line = recorded.toml.read_text().splitlines().index('label = "saves\\u0007 often"') + 1
+    assert capsys.readouterr().err == (
+        f"lessons/1.7-checkpointing/lesson.toml:{line} arms.often.label: a control character in a text\n"
+        "  got:      'saves\\x07 often'\n  next:     take it out\n"
+    )
+
+
+def test_what_a_model_wrote_is_shown_as_text(recorded, monkeypatch):
+    wrote = "<b>\x00\x1b[31m</script>\u202egnp.exe \u05d0 a\n b"
+    monkeypatch.setattr(
+        Run, "samples", [{"step": 8, "prompt": "O ", "text": wrote}, {"step": 24, "prompt": "O ", "text": "day"}]
+    )
+    recorded.edit(recorded.toml, "[base]", '[base]\nsample_prompts = ["O "]')
+    monkeypatch.setattr("engine.publishing.choose.staleness", lambda *_: [])
+    assert recorded.build("--site-only") == 0
+    page = page_of(recorded)
+    assert (
+        page.count(
+            '<p class="sample"><bdi><b>O </b>&lt;b&gt;\ufffd\ufffd[31m&lt;/script&gt;\u202egnp.exe \u05d0 a\n b</bdi></p>'
+        )
+        == 3
+    )
+    assert page.index('data-step="8"') < page.index('data-step="24"')
+
+
+def test_other_recorded_profiles_are_shown_as_panels(recorded):
+    profile = recorded.toml.read_text().split("[profiles.cpu]")[1].split("[arms.rare]")[0]
+    recorded.edit(recorded.toml, "[arms.rare]", f"[profiles.big]{profile}\n[arms.rare]")
+    for run in recorded.recorded.glob("*-s1"):
+        shutil.copytree(run, recorded.runs / "1.7" / "big" / run.name)
+    assert recorded.build("--site-only") == 0
+    page = page_of(recorded)
+    assert "Profile big: cannot tell: saves often minus saves rarely is " in page
+    assert 'id="big-chart-0"' in page and "big-chart-0" in charts_of(recorded)
+    assert (recorded.site / "lessons/1.7/data/big/often-s1/metrics.parquet").exists()
 
 
 def test_without_a_record_the_page_is_a_draft_of_the_local_runs(trained):

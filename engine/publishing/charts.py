@@ -1,351 +1,341 @@
-"""Runs -> an Altair chart -> the Vega-Lite text of the interactive chart, the static SVG, and the table of its numbers.
+"""The lines of a chart -> an Altair chart -> static SVGs, and what page.js needs to draw it live; the table of its numbers.
 
-One chart function each makes both versions, so they cannot disagree: they differ in the number of points and in the
-tooltips. Colours are CSS variables: the page's light and dark scheme colours the chart without a second drawing.
+One function makes the static and the live version, so they cannot disagree: they differ in the number of points, and
+in who places the arms' names at the lines' ends (a live chart can be zoomed, so page.js places them anew). Colours are
+CSS variables: the page's light or dark scheme colours the chart without a second drawing.
 """
 
+import hashlib
 import html
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import altair as alt
 import pandas as pd
 import vl_convert
 
-from engine.errors import UserError, problem, shown
-from engine.lesson import Chart, Lesson, sweep_arm
-from engine.publishing.compare import by_arm
-from engine.runs import Run
+from engine.cache import kept
+from engine.lesson import Chart, Lesson
+from engine.publishing.compare import Verdict, by_arm
+from engine.publishing.curves import (
+    INTERACTIVE_POINTS,
+    KEY,
+    STATIC_POINTS,
+    Lines,
+    arms_drawn,
+    drawn_runs,
+    lines_of,
+    thinned,
+)
+from engine.publishing.shapes import DASHES, HEIGHT, shape
+from engine.runs import UNITS, Run
 
-STATIC_POINTS, INTERACTIVE_POINTS = 100, 300  # a line; more widens no page's knowledge and every page's download
 STATIC_WIDTHS = {"wide": 640, "narrow": 340}  # px; a wide one shrunk to a phone would have letters of 5 px
-HEIGHT = 300
-MEAN = -1  # in the seed column: the mean over seeds. Not 0: that is a seed
-DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4])  # arms are told apart without colour too
+PICTURE_POINTS = {"mean": 40}
 LABEL_GAP = 16 / HEIGHT  # between two labels at the lines' ends, as a share of the y axis
+LETTER_WIDTH = 7.5  # px, of a name
 LABEL_WIDTH = 110  # px; ends nearer than that have labels that could touch
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Drawn:
     """A chart in all its forms, ready for a template."""
 
-    title: str
+    ident: str
+    chart: Chart
     caption: str
-    spec: str  # Vega-Lite JSON, safe inside <script>
     svgs: dict[str, str]  # "wide" and "narrow" -> SVG markup
     columns: list[str]
     rows: list[list[str]]
+    live: dict[str, Any] | None = None  # for page.js; None for a chart that has nothing to move
+    axes: dict[str, str] = field(default_factory=dict)
+    arms: list["DrawnArm"] = field(default_factory=list)
+    noisy: bool = False
+    can_log: bool = False
+    with_mine: bool = False
 
 
-def draw(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident: str) -> Drawn:
-    """All forms of one chart of the lesson. UserError if a number in it is not finite."""
-    sweep = {role for role, arm in lesson.arms.items() if arm.role == "sweep"}
-    runs = [
-        run for run in runs if (run.arm in chart.arms if chart.arms else (run.arm in sweep) == (chart.kind == "sweep"))
+@dataclass(frozen=True)
+class DrawnArm:
+    role: str
+    label: str
+    colour: int
+    dash: str  # as SVG writes it
+    end: str  # its mean where its line ends
+
+
+def draw_all(
+    lesson: Lesson, captions: list[str], runs: list[Run], mine: list[Run], prefix: str = "chart"
+) -> tuple[list[Drawn], str]:
+    """All charts of a lesson in one profile, and the small picture of the first. Curves of one unit from one step on
+    share their scales.
+
+    UserError if there is nothing to draw, or a number is not finite.
+    """
+    charts = lesson.spec.charts
+    lines = [None if chart.kind == "bars" else lines_of(lesson, chart, runs, mine) for chart in charts]
+    frames: dict[Any, tuple[Range, Range]] = {}
+    for number, (chart, of_chart) in enumerate(zip(charts, lines, strict=True)):
+        if of_chart is not None:
+            key, frame = _panel_of(chart, number), _frame(chart, of_chart)
+            frames[key] = _widest(frames[key], frame) if key in frames else frame
+    drawn = [
+        draw_bars(lesson, chart, captions[number], runs, f"{prefix}-{number}")
+        if of_chart is None
+        else draw(chart, captions[number], of_chart, frames[_panel_of(chart, number)], f"{prefix}-{number}")
+        for number, (chart, of_chart) in enumerate(zip(charts, lines, strict=True))
     ]
-    if chart.kind == "sweep":
-        data, make = sweep_data(lesson, chart, runs), sweep_chart
-        labels = {name: variant.label for name, variant in lesson.spec.sweep.variants.items()}
-    else:
-        data, make = (
-            (curve_data(chart, runs), curve_chart)
-            if chart.kind == "curve"
-            else (progress_data(chart, runs), progress_chart)
-        )
-        labels = {role: arm.label for role, arm in lesson.arms.items() if role in by_arm(runs)}
-    if data.empty:
-        number = lesson.spec.charts.index(chart)
-        raise UserError(problem(lesson.where("charts", str(number)), "nothing to draw", got=f"no value of {chart.metric} from step {chart.from_step} on", next="lower from_step, or choose another metric"))  # fmt: skip
-    refuse_non_finite(data, runs)
-    interactive = make(chart, thinned(data, INTERACTIVE_POINTS), kill_data(runs), labels, "container")
-    few = thinned(data, STATIC_POINTS)
+    picture = next((small_picture(one) for one in lines if one is not None), drawn[0].svgs["narrow"])
+    return drawn, picture
+
+
+def _panel_of(chart: Chart, number: int) -> Any:
+    """Charts with equal keys are panels of one picture: a reader may compare heights between them."""
+    return (UNITS[chart.metric][1], chart.from_step) if chart.kind == "curve" else number
+
+
+def _widest(one: tuple[Range, Range], other: tuple[Range, Range]) -> tuple[Range, Range]:
+    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))  # type: ignore[return-value]
+
+
+def draw(chart: Chart, caption: str, lines: Lines, frame: tuple[Range, Range], ident: str) -> Drawn:
+    few = thinned(opening(lines.points), STATIC_POINTS)
+    spec = chart_spec(chart, lines, frame)
     svgs = {
-        name: static_svg(make(chart, few, kill_data(runs), labels, width), chart.title, caption, f"{ident}-{name}")
+        name: static_svg(filled(spec, lines, few, frame, width), chart.title, caption, f"{ident}-{name}")
         for name, width in STATIC_WIDTHS.items()
     }
-    return Drawn(chart.title, caption, json_for_script(interactive.to_dict()), svgs, *table_of(chart, data, labels))
-
-
-def curve_data(chart: Chart, runs: list[Run]) -> pd.DataFrame:
-    """Columns arm, seed (MEAN for their mean), x, y."""
-    rows = [
-        (run.arm, run.seed, step, value)
-        for run in runs
-        for step, value in run.curve(chart.metric)
-        # A run that diverged is drawn as far as it had a loss; any other must not have such a value.
-        if step >= chart.from_step and (math.isfinite(value) or run.summary.get("diverged_at") is None)
-    ]
-    data = pd.DataFrame(rows, columns=["arm", "seed", "x", "y"])
-    return pd.concat([data, _mean_over_seeds(data)], ignore_index=True)
-
-
-def sweep_data(lesson: Lesson, chart: Chart, runs: list[Run]) -> pd.DataFrame:
-    """Columns arm (the variant), seed (MEAN for their mean), x (the swept value), y (the final metric); diverged runs have no y."""
-    sweep = lesson.spec.sweep
-    place = {sweep_arm(name, value): (name, value) for name in sweep.variants for value in sweep.values}
-    rows = [(place[run.arm][0], run.seed, float(place[run.arm][1]), run.final(chart.metric)) for run in runs]
-    data = pd.DataFrame([row for row in rows if row[3] is not None], columns=["arm", "seed", "x", "y"])
-    return pd.concat([data, _mean_over_seeds(data)], ignore_index=True)
-
-
-def _mean_over_seeds(data: pd.DataFrame) -> pd.DataFrame:
-    """Rows of seed MEAN, where every seed of the arm still has a value."""
-    grouped = data.groupby(["arm", "x"], sort=True)["y"].agg(["mean", "count"]).reset_index()
-    seeds = data.groupby("arm")["seed"].nunique()
-    whole = grouped[grouped["count"] == grouped["arm"].map(seeds)]
-    return whole.rename(columns={"mean": "y"}).drop(columns="count").assign(seed=MEAN)
-
-
-def progress_data(chart: Chart, runs: list[Run]) -> pd.DataFrame:
-    """Where a run stood at which second of its own time: it falls back at every resume. First common seed only."""
-    seed = min(set.intersection(*({run.seed for run in of_arm} for of_arm in by_arm(runs).values())))
-    corners = ("started", "resumed", "kill", "stopped", "finished")
-    rows = []
-    for run in runs:
-        if run.seed != seed:
-            continue
-        reached = 0
-        rows.append((run.arm, seed, 0.0, reached))
-        for event in run.events:
-            if event["event"] not in corners:
-                continue
-            # A start says step 0; until the resume tells where it goes on, the run still stands where it fell.
-            reached = reached if event["event"] == "started" else event["step"]
-            rows.append((run.arm, seed, event["wall_s"], reached))
-    return pd.DataFrame(rows, columns=["arm", "seed", "x", "y"]).assign(order=range(len(rows)))
-
-
-def kill_data(runs: list[Run]) -> pd.DataFrame:
-    """Columns arm, seed, step, wall_s: every SIGKILL."""
-    kills = [(run.arm, run.seed, e["step"], e["wall_s"]) for run in runs for e in run.events if e["event"] == "kill"]
-    return pd.DataFrame(kills, columns=["arm", "seed", "step", "wall_s"])
-
-
-def refuse_non_finite(data: pd.DataFrame, runs: list[Run]) -> None:
-    bad = data[~data["y"].map(math.isfinite)]
-    if len(bad):
-        first = bad.iloc[0]
-        folder = next(run.folder for run in runs if (run.arm, run.seed) == (first["arm"], first["seed"]))
-        raise UserError(problem(
-            shown(folder / "metrics.parquet"), "a number that cannot be drawn",
-            got=f"{first['y']} at x = {first['x']:g}", expected="finite numbers", next="train the run anew with --fresh, then --record it",
-        ))  # fmt: skip
-
-
-def thinned(data: pd.DataFrame, points: int) -> pd.DataFrame:
-    """At most `points` a line: of each stretch the smallest and the largest value stay, so no spike is lost."""
-    parts = []
-    for _, line in data.groupby(["arm", "seed"], sort=True):
-        if len(line) > points:
-            stretch = [i * (points // 2) // len(line) for i in range(len(line))]
-            grouped = line.reset_index().groupby(stretch)["y"]
-            line = line.iloc[sorted({*grouped.idxmin(), *grouped.idxmax()})]
-        parts.append(line)
-    return pd.concat(parts, ignore_index=True)
-
-
-def curve_chart(
-    chart: Chart, data: pd.DataFrame, kills: pd.DataFrame, labels: dict[str, str], width: Any
-) -> alt.LayerChart:
-    """Every seed faint, the mean strong, kills as ticks on the x axis, arms named at the lines' ends."""
-    x = alt.X(
-        "x:Q",
-        axis=_few_ticks(width),
-        title="step",
-        scale=alt.Scale(nice=False, domain=[chart.from_step, float(data["x"].max())]),
-    )
-    y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
-    style = _arm_style(labels)
-    faint = (
-        alt.Chart(data[data["seed"] != MEAN])
-        .mark_line(strokeWidth=1, opacity=0.45)
-        .encode(x=x, y=y, detail="seed:N", **style)
-    )
-    tooltip = [
-        alt.Tooltip("arm:N"),
-        alt.Tooltip("x:Q", title="step"),
-        alt.Tooltip("y:Q", title=chart.y_label, format=".4f"),
-    ]
-    strong = (
-        alt.Chart(data[data["seed"] == MEAN])
-        .mark_line(strokeWidth=2.5, point={"size": 24, "opacity": 0.01})
-        .encode(x=x, y=y, tooltip=tooltip, **style)
-    )
-    marks = alt.Chart(kills[kills["step"] >= chart.from_step].drop_duplicates("step")).mark_rule(opacity=0.5, strokeWidth=1, color="currentColor").encode(
-        x="step:Q", y=alt.value(HEIGHT - 12), y2=alt.value(HEIGHT), tooltip=[alt.Tooltip("step:Q", title="SIGKILL at step"), "seed:N"]
+    columns, rows = _table(chart, lines)
+    return Drawn(
+        ident, chart, caption, svgs, columns, rows, _live(chart, lines, frame, spec), lines.axes, _arms(lines),
+        noisy="weak" in lines.points, can_log=bool((lines.points["y"] > 0).any()), with_mine=not lines.only("mine").empty,
     )  # fmt: skip
-    return _finish([faint, strong, marks, *_end_labels(data[data["seed"] == MEAN], labels, x, y, width)], width)
 
 
-def progress_chart(
-    chart: Chart, data: pd.DataFrame, kills: pd.DataFrame, labels: dict[str, str], width: Any
-) -> alt.LayerChart:
-    """Steps done against process time; each fall is the work that a kill cost."""
-    x = alt.X(
-        "x:Q",
-        axis=_few_ticks(width),
-        title="process time, seconds",
-        scale=alt.Scale(nice=False, domain=[0, float(data["x"].max())]),
-    )
-    y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
-    style = _arm_style(labels)
-    tooltip = [
-        alt.Tooltip("arm:N"),
-        alt.Tooltip("x:Q", title="seconds", format=".1f"),
-        alt.Tooltip("y:Q", title="step"),
+def opening(points: pd.DataFrame) -> pd.DataFrame:
+    """As a page opens: of a noisy metric the means are weakly smoothed, and the seeds stay as they were."""
+    if "weak" not in points:
+        return points
+    return points.assign(y=points["y"].where(points["line"] != "mean", points["weak"]))
+
+
+def _arms(lines: Lines) -> list[DrawnArm]:
+    ends = opening(lines.points)
+    ends = ends[ends["line"] == "mean"].groupby("arm")["y"].last()
+    written = {arm: f"{ends[arm]:,.4g}" if arm in ends else "\N{EN DASH}" for arm in lines.labels}
+    return [
+        DrawnArm(arm, lines.labels[arm], number, " ".join(map(str, DASHES[number])), written[arm])
+        for arm, number in arms_of(lines)
     ]
-    line = (
-        alt.Chart(data)
-        .mark_line(strokeWidth=2.5, point={"size": 24, "opacity": 0.01})
-        .encode(x=x, y=y, order="order:Q", tooltip=tooltip, **style)
-    )
-    ours = kills[kills["seed"] == data["seed"].min()].rename(columns={"wall_s": "x", "step": "y"})
-    crosses = alt.Chart(ours).mark_point(shape="cross", angle=45, size=90, filled=True, opacity=1).encode(
-        x=x, y=y, color=style["color"], tooltip=[alt.Tooltip("arm:N"), alt.Tooltip("y:Q", title="SIGKILL at step")]
-    )  # fmt: skip
-    return _finish([line, crosses, *_end_labels(data, labels, x, y, width)], width)
 
 
-def sweep_chart(
-    chart: Chart, data: pd.DataFrame, _: pd.DataFrame, labels: dict[str, str], width: Any
-) -> alt.LayerChart:
-    """The final metric against the swept setting, both sizes of step alike: a logarithmic axis. Seeds as points."""
-    x = alt.X(
-        "x:Q",
-        title=chart.x_label,
-        scale=alt.Scale(type="log" if data["x"].min() > 0 else "linear", nice=False),
-        axis=alt.Axis(format="~g", values=sorted(set(data["x"]))),
-    )
-    y = alt.Y("y:Q", title=chart.y_label, scale=alt.Scale(domain=_with_room_for_labels(data)))
-    style = _arm_style(labels)
-    tooltip = [
-        alt.Tooltip("arm:N"),
-        alt.Tooltip("x:Q", title=chart.x_label),
-        alt.Tooltip("y:Q", title=chart.y_label, format=".4f"),
-        "seed:N",
-    ]
-    points = (
-        alt.Chart(data[data["seed"] != MEAN])
-        .mark_point(size=28, filled=True, opacity=0.55)
-        .encode(x=x, y=y, color=style["color"], tooltip=tooltip)
-    )
-    mean = data[data["seed"] == MEAN]
-    line = alt.Chart(mean).mark_line(strokeWidth=2.5).encode(x=x, y=y, **style)
-    return _finish([points, line, *_end_labels(mean, labels, x, y, width)], width)
+def _frame(chart: Chart, lines: Lines) -> tuple[Range, Range]:
+    """The ranges of both axes, with room for the arms' names."""
+    x = lines.points[next(iter(lines.axes))]
+    low = float(x.min()) if chart.kind == "sweep" else float(chart.from_step)
+    return (low, float(x.max())), _with_room_for_labels(lines.points)
 
 
-def _few_ticks(width: Any) -> alt.Axis:
-    """Numbers that keep their distance, at the ends too."""
-    return alt.Axis(tickCount=5 if width == STATIC_WIDTHS["narrow"] else 9, labelOverlap=True)
+def chart_spec(chart: Chart, lines: Lines, frame: tuple[Range, Range]) -> dict[str, Any]:
+    """The Vega-Lite spec without its data: those go under the names "points", "marks" and "names"."""
+    values = tuple(sorted(set(lines.points["value"]))) if chart.kind == "sweep" else ()
+    spec = shape("lines", chart.kind, arms_of(lines), _falls(lines.points), values)
+    titles = {"x": next(iter(lines.axes.values())), "y": chart.y_label}
+    for layer in spec["layer"]:
+        for channel, domain in zip(("x", "y"), frame, strict=True):
+            encoded = layer["encoding"].get(channel, {})
+            if "scale" in encoded:
+                encoded["scale"]["domain"], encoded["title"] = list(domain), titles[channel]
+    return spec
 
 
-def _arm_style(labels: dict[str, str]) -> dict[str, Any]:
-    domain = list(labels)
-    colors = [f"var(--arm-{number})" for number in range(len(domain))]
-    return {
-        "color": alt.Color("arm:N", legend=None, scale=alt.Scale(domain=domain, range=colors)),
-        "strokeDash": alt.StrokeDash(
-            "arm:N", legend=None, scale=alt.Scale(domain=domain, range=list(DASHES[: len(domain)]))
-        ),
+def filled(
+    spec: dict[str, Any], lines: Lines, points: pd.DataFrame, frame: tuple[Range, Range], width: int
+) -> dict[str, Any]:
+    """The static chart: the spec with its data and its width."""
+    drawn = points.assign(x=points[next(iter(lines.axes))], order=range(len(points)))[[*KEY, "x", "y", "order"]]
+    names = _names(lines, frame, width)
+    datasets = {
+        "points": drawn.to_dict("records"),
+        "marks": json.loads(lines.marks.to_json(orient="records")),
+        "names": names,
     }
+    return spec | {"width": width, "datasets": datasets}
 
 
-def _with_room_for_labels(data: pd.DataFrame) -> list[float]:
+def _with_room_for_labels(points: pd.DataFrame) -> Range:
     """The y range, longer at the end where the arms' names will stand."""
-    low, high = float(data["y"].min()), float(data["y"].max())
-    span = (high - low) or 1.0
-    labels = LABEL_GAP * (data["arm"].nunique() + 1)  # of the whole range, so the range grows by more
+    low, high = float(points["y"].min()), float(points["y"].max())
+    span = (high - low) or abs(high) or 1.0
+    labels = LABEL_GAP * (points["arm"].nunique() + 1)  # of the whole range, so the range grows by more
     room = span * labels / (1 - labels)
-    return [low - room, high + 0.05 * span] if _falls(data) else [low - 0.05 * span, high + room]
+    return (low - room, high + 0.05 * span) if _falls(points) else (low - 0.05 * span, high + room)
 
 
-def _falls(data: pd.DataFrame) -> bool:
+def _falls(points: pd.DataFrame) -> bool:
     """Whether the lines go down: then the free place for names is below their ends, else above."""
-    ends = data.groupby("arm")["y"].agg(["first", "last"])
+    ends = points[points["line"] == "mean"].groupby("arm")["y"].agg(["first", "last"])
     return bool((ends["last"] < ends["first"]).mean() > 0.5)
 
 
-def _end_labels(data: pd.DataFrame, labels: dict[str, str], x: alt.X, y: alt.Y, width: Any) -> list[alt.Chart]:
-    """Each arm's name where its line ends; arms that end on one point share one label, close ones are moved apart."""
-    ends = {arm: (float(line["x"].iloc[-1]), float(line["y"].iloc[-1])) for arm, line in data.groupby("arm")}
-    sign = -1 if _falls(data) else 1
-    low, high = _with_room_for_labels(data)
-    near_x = LABEL_WIDTH / (width if isinstance(width, int) else STATIC_WIDTHS["wide"]) * data["x"].max()
-    by_point: dict[tuple[float, float], list[str]] = {}
-    for role in sorted(ends, key=lambda role: (sign * ends[role][1], list(labels).index(role))):
-        by_point.setdefault(ends[role], []).append(role)
-    rows: list[dict[str, Any]] = []
-    for (at_x, at_y), roles in by_point.items():
-        beside = [row["y"] for row in rows if abs(row["x"] - at_x) < near_x]
-        place = sign * max([sign * at_y, *(sign * other + LABEL_GAP * (high - low) for other in beside)])
-        rows.append({"x": at_x, "y": place, "arm": roles[0], "label": " = ".join(labels[role] for role in roles)})
-    base = alt.Chart(pd.DataFrame(rows)).encode(x=x, y=y, text="label:N")
-    style = {"align": "right", "dx": -4, "dy": -sign * 11, "fontSize": 13, "fontWeight": 600}
-    halo = base.mark_text(**style, stroke="var(--paper)", strokeWidth=4, strokeJoin="round", color="var(--paper)")
-    return [halo, base.mark_text(**style).encode(color=_arm_style(labels)["color"])]
-
-
-def _finish(layers: list[alt.Chart], width: Any) -> alt.LayerChart:
-    ink = {
-        "labelColor": "currentColor",
-        "titleColor": "currentColor",
-        "domainColor": "currentColor",
-        "tickColor": "currentColor",
+def _names(lines: Lines, frame: tuple[Range, Range], width: int) -> list[dict[str, Any]]:
+    """Where each arm's name stands; arms that end on one point share one name, close ones are moved apart."""
+    axis, labels, mean = next(iter(lines.axes)), lines.labels, opening(lines.points)
+    ends = {
+        arm: (float(line[axis].iloc[-1]), float(line["y"].iloc[-1]))
+        for arm, line in mean[mean["line"] == "mean"].groupby("arm")
     }
-    return (
-        alt.layer(*layers)
-        .properties(width=width, height=HEIGHT)
-        .configure(font="system-ui, sans-serif", background="transparent")
-        .configure_axis(
-            **ink,
-            gridColor="currentColor",
-            gridOpacity=0.12,
-            domainOpacity=0.4,
-            tickOpacity=0.4,
-            labelFontSize=12,
-            titleFontSize=12,
-            titleFontWeight="normal",
-        )
-        .configure_view(stroke=None)
-    )
+    sign = -1 if _falls(lines.points) else 1
+    near_x, span = LABEL_WIDTH / width * frame[0][1], frame[1][1] - frame[1][0]
+    rows: list[dict[str, Any]] = []
+    ended: dict[tuple[float, float], dict[str, Any]] = {}
+    for role in sorted(ends, key=lambda role: (sign * ends[role][1], list(labels).index(role))):
+        at_x, at_y = ends[role]
+        same = ended.get(ends[role])
+        if same and (len(same["label"]) + len(labels[role]) + 3) * LETTER_WIDTH < width - 60:
+            same["label"] += f" = {labels[role]}"
+            continue
+        beside = [row["y"] for row in rows if abs(row["x"] - at_x) < near_x]
+        place = sign * max([sign * at_y, *(sign * other + LABEL_GAP * span for other in beside)])
+        rows.append({"x": at_x, "y": place, "arm": role, "label": labels[role]})
+        ended[ends[role]] = rows[-1]
+    return rows
 
 
-def static_svg(chart: alt.LayerChart, title: str, caption: str, ident: str) -> str:
+def static_svg(spec: dict[str, Any], title: str, description: str, ident: str) -> str:
     """SVG markup that a screen reader announces: vl-convert itself drops title and description."""
-    svg = vl_convert.vegalite_to_svg(json.dumps(chart.to_dict(), allow_nan=False))
-    names = f'<title id="{ident}-t">{html.escape(title)}</title><desc id="{ident}-d">{html.escape(caption)}</desc>'
+    svg = to_svg(spec)
+    names = f'<title id="{ident}-t">{html.escape(title)}</title><desc id="{ident}-d">{html.escape(description)}</desc>'
     head, _, body = svg.partition(">")
     head = head.replace("<svg", f'<svg role="img" aria-labelledby="{ident}-t {ident}-d"', 1)
     return f"{head}>{names}{body}"
 
 
+def to_svg(spec: dict[str, Any]) -> str:
+    """Kept by its spec: a page whose prose alone changed need not start the drawing library, which takes most of a second."""
+    text = json.dumps(spec, allow_nan=False)
+    key = hashlib.sha256(f"{vl_convert.__version__} {text}".encode()).hexdigest()
+    return kept(f"svg/{key[:40]}.svg", lambda: vl_convert.vegalite_to_svg(text).encode()).decode()
+
+
+def _live(chart: Chart, lines: Lines, frame: tuple[Range, Range], spec: dict[str, Any]) -> dict[str, Any]:
+    """What page.js draws: every line as columns, the marks, and the Vega-Lite spec that they are put into."""
+    parts = thinned(lines.points, INTERACTIVE_POINTS).groupby(KEY)
+    return {
+        "axes": list(lines.axes.items()),
+        "y": chart.y_label,
+        "arms": [(arm, lines.labels[arm], number) for arm, number in arms_of(lines)],
+        "lines": [
+            dict(zip(KEY, key, strict=True)) | _columns(lines.axes, part)
+            for key, part in sorted(parts, key=lambda part: (list(lines.labels).index(part[0][0]), part[0]))
+        ],
+        "marks": json.loads(lines.marks.to_json(orient="records")),
+        "x": frame[0],
+        "range": frame[1],
+        "falls": _falls(lines.points),
+        "spec": spec,
+    }
+
+
+def _columns(axes: dict[str, str], part: pd.DataFrame) -> dict[str, Any]:
+    """Column -> values with five digits; or the factor, where a column is a multiple of the step."""
+    columns: dict[str, Any] = {}
+    for name in (*axes, "y", *(name for name in ("weak", "strong") if name in part and part["line"].iloc[0] == "mean")):
+        values = part[name].tolist()
+        steps = part["step"].tolist() if "step" in part else []
+        factor = values[-1] / steps[-1] if steps and steps[-1] else 0
+        if name in ("tokens", "bytes") and factor.is_integer() and values == [step * factor for step in steps]:
+            columns[name] = int(factor)
+        else:
+            columns[name] = [int(value) if value == int(value) else float(f"{value:.5g}") for value in values]
+    return columns
+
+
 def json_for_script(value: Any) -> str:
-    """Strict JSON that no text in it can end the <script> around."""
+    """Strict JSON that no text in it can end a <script> around."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def table_of(chart: Chart, data: pd.DataFrame, labels: dict[str, str]) -> tuple[list[str], list[list[str]]]:
-    """(column heads, rows) of what the chart shows: the same numbers for those who read tables better than lines."""
+def _table(chart: Chart, lines: Lines) -> tuple[list[str], list[list[str]]]:
+    """Column heads and rows of what the chart shows: the same numbers for those who read tables better than lines."""
+    labels = lines.labels
     if chart.kind == "progress":
-        return ["arm", "seconds", "steps done"], [
-            [labels[row.arm], f"{row.x:,.1f}", f"{row.y:,.0f}"] for row in data.itertuples()
-        ]
-    mean = data[data["seed"] == MEAN].pivot_table(index="x", columns="arm", values="y")
-    spread = data[data["seed"] != MEAN].groupby(["x", "arm"])["y"].std().fillna(0).unstack()
-    roles = [role for role in labels if role in mean]
-    at = "{:g}" if chart.kind == "sweep" else "{:,.0f}"
-    several = (
-        data[data["seed"] != MEAN]["seed"].nunique() > 1
-    )  # one seed shows no noise, and "± 0" would claim there is none
+        rows = [[labels[row.arm], f"{row.wall_s:,.1f}", f"{row.y:,.0f}"] for row in lines.only("mean").itertuples()]
+        return ["arm", "seconds", "steps done"], rows
+    axis = next(iter(lines.axes))
+    mean = lines.only("mean").pivot_table(index=axis, columns="arm", values="y")
+    seeds = lines.only("seed")
+    spread = seeds.groupby([axis, "arm"])["y"].std().fillna(0).unstack()
+    several = seeds["seed"].nunique() > 1  # one seed shows no noise, and "± 0" would claim there is none
 
     def cell(x: float, role: str) -> str:
         if pd.isna(mean.loc[x, role]):
-            return "diverged"
+            return "–" if chart.kind == "curve" else "diverged"
         return f"{mean.loc[x, role]:.4f}" + (f" ± {spread.loc[x, role]:.4f}" if several else "")
 
-    rows = [[at.format(x), *(cell(x, role) for role in roles)] for x in mean.index]
-    return [chart.x_label, *(labels[role] for role in roles)], rows
+    roles = [role for role in labels if role in mean]
+    at = "{:g}" if chart.kind == "sweep" else "{:,.0f}"
+    # A noisy metric has a value a step: every so many of them is table enough, and the CSV has them all.
+    shown = mean.index[:: max(1, len(mean) // 50)]
+    rows = [[at.format(x), *(cell(x, role) for role in roles)] for x in shown]
+    return [lines.axes[axis], *(labels[role] for role in roles)], rows
+
+
+def draw_bars(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident: str) -> Drawn:
+    """One bar an arm: the mean of a final number, every seed as a dot on it."""
+    by_role = by_arm(drawn_runs(lesson, chart, runs))
+    finals = {role: [value for run in by_role.get(role, []) if (value := run.final(chart.metric)) is not None] for role in lesson.arms}  # fmt: skip
+    finals = {role: values for role, values in finals.items() if values}
+    labels, numbers = arms_drawn(lesson, [run for run in runs if run.arm in finals])
+    means = {role: sum(values) / len(values) for role, values in finals.items()}
+    spec = shape("bars", tuple((role, numbers[role]) for role in finals), chart.y_label)
+    spec["datasets"] = {
+        "bars": [{"arm": role, "label": f"{labels[role]}: {mean:,.4g}", "y": mean} for role, mean in means.items()],
+        "points": [{"arm": role, "y": value} for role, values in finals.items() for value in values],
+    }
+    svgs = {name: static_svg(spec | {"width": width}, chart.title, caption, f"{ident}-{name}") for name, width in STATIC_WIDTHS.items()}  # fmt: skip
+    rows = [[labels[role], f"{means[role]:,.4g}", f"{min(values):,.4g} to {max(values):,.4g}"] for role, values in finals.items()]  # fmt: skip
+    return Drawn(ident, chart, caption, svgs, ["arm", chart.y_label, "seeds"], rows)
+
+
+def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) -> str:
+    """One dot a seed for both arms of a verdict, joined where they are paired. SVG markup, or "" if no seed has a number."""
+    arms, metric, pair = by_arm(runs), lesson.spec.metric, (verdict.first, verdict.second)
+    finals = [(role, run.seed, run.final(metric.name)) for role in pair for run in arms[role]]
+    finals = [one for one in finals if one[2] is not None and math.isfinite(one[2])]
+    if not finals:
+        return ""
+    low, high = min(value for *_, value in finals), max(value for *_, value in finals)
+    margin = 0.06 * ((high - low) or 1.0)
+    names, numbers = arms_drawn(lesson, [*arms[pair[0]], *arms[pair[1]]])
+    labels = [names[role] for role in pair]
+    spec = shape("strip", tuple((role, numbers[role]) for role in pair), bool(verdict.seeds), metric.title, (low - margin, high + margin))  # fmt: skip
+    spec["datasets"] = {
+        "points": [{"arm": role, "seed": seed, "x": value} for role, seed, value in finals],
+        "names": [
+            {"arm": role, "label": label, "first": role == pair[0]} for role, label in zip(pair, labels, strict=True)
+        ],
+    }
+    return static_svg(
+        spec | {"width": STATIC_WIDTHS["narrow"]}, f"{metric.label} of each seed", " and ".join(labels), ident
+    )
+
+
+def small_picture(lines: Lines) -> str:
+    """The mean lines alone, without axes: a lesson's picture in a list. It says nothing that the text beside it does not."""
+    mean = opening(lines.points)
+    mean = mean[mean["line"] == "mean"]
+    mean = thinned(mean.assign(x=mean[next(iter(lines.axes))]), PICTURE_POINTS)
+    for name in ("x", "y"):
+        low, high = mean[name].min(), mean[name].max()
+        mean[name] = (mean[name] - low) / ((high - low) or 1.0)
+    spec = shape("picture", arms_of(lines))
+    spec["datasets"] = {"points": mean.assign(order=range(len(mean)))[["arm", "x", "y", "order"]].to_dict("records")}
+    return to_svg(spec).replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+
+
+def arms_of(lines: Lines) -> tuple[tuple[str, int], ...]:
+    return tuple((arm, lines.colours[arm]) for arm in lines.labels)

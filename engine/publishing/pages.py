@@ -1,118 +1,191 @@
-"""One lesson and its runs -> the HTML of its page; and the home page from all of them."""
+"""One lesson and its runs -> its page and the files beside it."""
 
+import io
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
-import jinja2
+import pyarrow as pa
+import pyarrow.csv
 
 from engine.errors import UserError, shown
-from engine.expressions import FORMATS
-from engine.lesson import Lesson, Settings, Site
-from engine.publishing.charts import Drawn, draw
+from engine.lesson import Lesson, Phase, Settings, Site
+from engine.publishing.charts import draw_all, json_for_script, seed_strip
+from engine.publishing.choose import LessonRuns
 from engine.publishing.compare import Verdict, by_arm, compare, judge, make_scope, prediction_interval
-from engine.publishing.prose import Prose, render_line, render_prose
+from engine.publishing.curves import SMOOTHING
+from engine.publishing.lists import TEMPLATES, Card, templates
+from engine.publishing.prose import Prose, formula, render_line, render_prose
 from engine.runs import Run
 
-TEMPLATES = Path(__file__).parents[2] / "site_templates"
+SMOOTHING_FORMULA = r"s_t = \frac{\sum_{k=0}^{t} \beta^k x_{t-k}}{\sum_{k=0}^{t} \beta^k}"
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page of the site: its address below the root, e.g. "lessons/1.7/index.html", its HTML, where its links came from."""
+class LessonPage:
+    """A lesson's page, and all that is published beside it."""
 
-    address: str
-    html: str
-    source: Path
-    links: list[tuple[str, int]]  # of its prose: (target, line of source)
-    result: str = ""  # a lesson's result sentence, for the home page
-
-
-@dataclass(frozen=True)
-class LessonRuns:
-    """A lesson with the runs that its page shows."""
-
-    lesson: Lesson
-    profile: str
-    runs: list[Run]  # of the headline profile
-    draft: bool  # nothing is recorded: the runs are local ones
-    mine: list[Run]  # local runs beside recorded ones
+    card: Card
+    files: dict[str, bytes]  # address below the lesson's own -> content
+    links: list[tuple[str, int]]  # of its prose: (target, line of page.md)
+    said: list[str]  # what a terminal says of it: whether own runs matched, and the verdict
 
 
-def address_of(lesson: Lesson) -> str:
-    """Where a lesson lives: by its id alone, so that a new title moves nothing."""
-    return f"lessons/{lesson.id}/index.html"
-
-
-def templates() -> jinja2.Environment:
-    # autoescape=True and not select_autoescape(): that one skips names such as page.html.j2.
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )  # fmt: skip
-    environment.filters |= {name: written for name, written in FORMATS.items()}
-    return environment
-
-
-def lesson_page(site: Site, shown_runs: LessonRuns, environment: jinja2.Environment) -> Page:
+def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
     """The whole page. UserError with every problem of prose, texts, claims and charts."""
     lesson, runs = shown_runs.lesson, shown_runs.runs
     scope = make_scope(lesson, shown_runs.profile, runs)
     collected = Collected()
     text = lambda where, value: collected.get(lambda: render_line(value, lesson.where(*where), scope), "")
+    captions = [text(("charts", str(n), "caption"), chart.caption) for n, chart in enumerate(lesson.spec.charts)]
+    _check_plain_texts(lesson, text)
+    texts = {
+        key: text((key,), getattr(lesson.spec, key)) for key in ("title", "topic", "question", "result", "teaches")
+    }
+    charts, picture = collected.get(lambda: draw_all(lesson, captions, runs, shown_runs.mine), ([], ""))
+    panels = collected.get(lambda: list(_panels(shown_runs, captions)), [])
+    drawn = [*charts, *(one for panel in panels for one in panel["charts"])]
+    taken = template_ids() | {one.ident for one in drawn}
     prose = collected.get(
-        lambda: render_prose(lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope, template_ids()),
-        Prose("", []),
+        lambda: render_prose(lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope, taken), Prose("", [])
     )
-    claims = [] if shown_runs.draft else collected.get(lambda: judge(lesson, scope), [])
-    captions = [
-        text(("charts", str(number), "caption"), chart.caption) for number, chart in enumerate(lesson.spec.charts)
-    ]
-    # Texts that are shown as they stand obey the rule for digits too.
+    reference, mine = lesson.spec.reference, mine_against_record(shown_runs)
+    context = {
+        "lesson": lesson, "texts": texts, "runs": shown_runs, "prose": prose.html, "charts": charts, "panels": panels,
+        "reference": reference and {key: text(("reference", key), getattr(reference, key)) for key in ("says", "agrees")},
+        "claims": [] if shown_runs.draft else collected.get(lambda: judge(lesson, scope), []),
+        "verdicts": [(one, seed_strip(lesson, one, runs, f"seeds-{n}")) for n, one in enumerate(verdicts(lesson, runs))],
+        "changes": changes(lesson), "settings": shared_settings(lesson), "provenance": provenance_rows(runs),
+        "samples": samples_of(lesson, runs), "mine": mine, "expected": expected_ends(lesson, runs),
+        "machine": machine_sentence(lesson, shown_runs.profile, runs), "expected_minutes": minutes_phrase(lesson, runs),
+        "downloads": [(folder, [*run.summary["files_sha256"], "summary.json"]) for folder, run in shown_runs.folders()],
+        "phase": next((one for one in site.phases if one.number == lesson.sort_key[0]), Phase(number=lesson.sort_key[0], title="")),
+        "smoothing": SMOOTHING, "smoothing_formula": _smoothing_formula(),
+    }  # fmt: skip
+    collected.raise_all()
+    html = templates().get_template("lesson.html").render(site=site, root="../../", **context)
+    live = {one.ident: one.live for one in drawn if one.live}
+    files = {
+        "index.html": html.encode(),
+        "charts.js": f"window.lessonCharts = {json_for_script(live)};\n".encode(),
+        "data/metrics.csv": metrics_csv(runs),
+    }
+    own = [f"{one.run.name}: {'matched' if one.matched else 'DID NOT MATCH'} the record: {one.how}" for one in mine]
+    whose = "your runs' verdict (a draft: nothing is recorded yet)" if shown_runs.draft else "the record's verdict"
+    card = Card(
+        lesson.id, texts["topic"], texts["title"], texts["teaches"], str(lesson.spec.date), True, shown_runs.draft, texts["result"], picture
+    )  # fmt: skip
+    return LessonPage(card, files, prose.links, [*own, f"{whose}: {verdict_sentence(lesson, runs)}"])
+
+
+def _check_plain_texts(lesson: Lesson, text: Callable[[tuple[str, ...], str], str]) -> None:
+    """Texts that are shown as they stand obey the rule for digits too."""
     for role, arm in lesson.spec.arms.items():
         text(("arms", role, "label"), arm.label)
     for number, claim in enumerate(lesson.spec.claims):
         text(("claims", str(number), "text"), claim.text)
     for number, chart in enumerate(lesson.spec.charts):
         text(("charts", str(number), "title"), f"{chart.title} {chart.y_label} {chart.x_label}")
-    reference = lesson.spec.reference
-    context = {
-        "lesson": lesson,
-        "texts": {
-            key: text((key,), getattr(lesson.spec, key)) for key in ("title", "topic", "question", "result", "teaches")
-        },
-        "reference": reference
-        and {
-            "says": text(("reference", "says"), reference.says),
-            "agrees": text(("reference", "agrees"), reference.agrees),
-        },
-        "prose": prose.html,
-        "claims": claims,
-        "verdicts": verdicts(shown_runs),
-        "charts": collected.get(lambda: _draw_all(lesson, captions, runs), []),
-        "changes": changes(lesson),
-        "settings": shared_settings(lesson),
-        "provenance": provenance_rows(runs),
-        "runs": shown_runs,
-        "arms": by_arm(runs),
-        "mine": mine_against_record(shown_runs),
-        "seconds": sum(run.summary["wall_s"] for run in runs if run.name in default_runs(shown_runs)),
+
+
+@lru_cache
+def _smoothing_formula() -> str:
+    return formula(SMOOTHING_FORMULA, "block")
+
+
+def _panels(shown_runs: LessonRuns, captions: list[str]) -> Any:
+    """The other recorded profiles: their charts and verdict. Captions speak of the headline's numbers, so they stay there."""
+    for profile, runs in shown_runs.panels.items():
+        charts, _ = draw_all(shown_runs.lesson, [""] * len(captions), runs, [], f"{profile}-chart")
+        yield {
+            "profile": profile, "charts": charts, "sentence": verdict_sentence(shown_runs.lesson, runs),
+            "machine": machine_sentence(shown_runs.lesson, profile, runs),
+        }  # fmt: skip
+
+
+def machine_sentence(lesson: Lesson, profile: str, runs: list[Run]) -> str:
+    """e.g. "on two cores of a laptop's kind of CPU, 4 minutes for all arms of one seed"."""
+    gpu = runs[0].config["provenance"].get("gpu")
+    where = f"on {gpu}" if lesson.settings[profile][lesson.pair[0]].device == "cuda" else "on a laptop CPU"
+    return f"profile {profile}: {where}, {minutes_phrase(lesson, runs)} for one seed of every arm"
+
+
+def minutes_phrase(lesson: Lesson, runs: list[Run]) -> str:
+    """How long one seed of every arm takes on two cores: side by side, or one after the other for lessons about time."""
+    seed = min(run.seed - lesson.arms[run.arm].seed_offset for run in runs)
+    seconds = [run.summary["wall_s"] for run in runs if run.seed - lesson.arms[run.arm].seed_offset == seed]
+    on_cpu = runs[0].config["settings"].get("device", "cpu") == "cpu"
+    total = max(max(seconds), sum(seconds) / 2) if on_cpu and not lesson.spec.alone else sum(seconds)
+    minutes = max(1, round(total / 60))
+    return f"about {minutes} minute{'s' if minutes > 1 else ''}"
+
+
+def expected_ends(lesson: Lesson, runs: list[Run]) -> list[tuple[str, str]]:
+    """(arm's label, where another seed of it should end)."""
+    rows = []
+    for role, of_arm in by_arm(runs).items():
+        if lesson.arms[role].role == "sweep":
+            continue
+        finals = [run.final(lesson.spec.metric.name) for run in of_arm]
+        if None in finals:
+            rows.append((lesson.arms[role].label, "it diverges" if not any(finals) else "it diverges at some seeds"))
+        elif len(finals) > 1:
+            low, high = prediction_interval(finals)  # no metric of ours can be negative
+            rows.append((lesson.arms[role].label, f"{max(0.0, low):,.4g} to {high:,.4g}"))
+        else:
+            rows.append((lesson.arms[role].label, f"{finals[0]:,.4g}"))
+    order = [arm.label for arm in lesson.arms.values()]
+    return sorted(rows, key=lambda row: order.index(row[0]))
+
+
+def metrics_csv(runs: list[Run]) -> bytes:
+    """Every logged row of every run, the arm and the seed in front."""
+    tables = []
+    for run in runs:
+        names = pa.array([run.arm] * len(run.metrics)), pa.array([run.seed] * len(run.metrics))
+        tables.append(run.metrics.add_column(0, "seed", names[1]).add_column(0, "arm", names[0]))
+    written = io.BytesIO()
+    pyarrow.csv.write_csv(pa.concat_tables(tables), written)
+    return written.getvalue()
+
+
+def samples_of(lesson: Lesson, runs: list[Run]) -> dict[str, Any] | None:
+    """What each stated arm wrote at each step that all of them have; of the first seed."""
+    chosen = [run for run in runs if run.samples and lesson.arms[run.arm].role != "sweep"]
+    first = {role: of_arm[0] for role, of_arm in by_arm(chosen).items()}
+    roles = [role for role in lesson.arms if role in first]
+    if not roles:
+        return None
+    texts = {
+        role: {(row["step"], row["prompt"]): visible(row["text"]) for row in first[role].samples} for role in roles
     }
-    collected.raise_all()
-    html = environment.get_template("lesson.html").render(site=site, root="../../", **context)
-    return Page(address_of(lesson), html, lesson.page, prose.links, context["texts"]["result"])
+    common = set.intersection(*(set(texts[role]) for role in roles))
+    settings = lesson.settings[lesson.spec.headline][roles[0]]
+    return {
+        "steps": sorted({step for step, _ in common}),
+        "prompts": [prompt for prompt in settings.sample_prompts if any(prompt == of_text for _, of_text in common)],
+        "arms": [{"label": lesson.arms[role].label, "texts": texts[role], "number": list(lesson.arms).index(role)} for role in roles],
+        "seed": first[roles[0]].seed, "new_tokens": settings.sample_tokens,
+    }  # fmt: skip
 
 
-def verdicts(shown_runs: LessonRuns) -> list[Verdict]:
-    arms, spec = by_arm(shown_runs.runs), shown_runs.lesson.spec
-    return [compare(arms[first], arms[second], spec.metric.name) for first, second in spec.compare]
+def visible(text: str) -> str:
+    """Model output as text that any page can hold: control characters and halves of surrogate pairs become \ufffd."""
+    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" else c for c in text)
 
 
-def verdict_sentence(shown_runs: LessonRuns) -> str:
+def verdicts(lesson: Lesson, runs: list[Run]) -> list[Verdict]:
+    arms = by_arm(runs)
+    return [compare(arms[first], arms[second], lesson.spec.metric.name) for first, second in lesson.spec.compare]
+
+
+def verdict_sentence(lesson: Lesson, runs: list[Run]) -> str:
     """The headline verdict in one line, e.g. for a terminal."""
-    spec, verdict = shown_runs.lesson.spec, verdicts(shown_runs)[0]
-    first, second = (shown_runs.lesson.arms[role].label for role in (verdict.first, verdict.second))
+    spec, verdict = lesson.spec, verdicts(lesson, runs)[0]
+    first, second = (lesson.arms[role].label for role in (verdict.first, verdict.second))
     number = lambda value: f"{value:+,.4g}"
     seeds = ", ".join(map(str, verdict.seeds))
     noise = "one seed shows no noise"
@@ -126,14 +199,8 @@ def verdict_sentence(shown_runs: LessonRuns) -> str:
 
 def template_ids() -> set[str]:
     """Ids that the page around the prose uses: a heading of the prose gets another one."""
-    return set(re.findall(r'\bid="([\w-]+)"', (TEMPLATES / "lesson.html").read_text(encoding="utf-8")))
-
-
-def _draw_all(lesson: Lesson, captions: list[str], runs: list[Run]) -> list[Drawn]:
-    return [
-        draw(lesson, chart, captions[number], runs, f"chart-{number}")
-        for number, chart in enumerate(lesson.spec.charts)
-    ]
+    around = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("base.html", "lesson.html"))
+    return set(re.findall(r'\bid="([\w-]+)"', around))
 
 
 class Collected:
@@ -152,12 +219,6 @@ class Collected:
     def raise_all(self) -> None:
         if self.problems:
             raise UserError(*dict.fromkeys(self.problems))
-
-
-def default_runs(shown_runs: LessonRuns) -> set[str]:
-    """The names of the runs that `--run` trains when nothing else is asked for."""
-    lesson = shown_runs.lesson
-    return {config.name for config in lesson.runs(shown_runs.profile, lesson.spec.seeds[:1], list(lesson.arms))}
 
 
 def changes(lesson: Lesson) -> list[dict[str, Any]]:
@@ -242,16 +303,3 @@ def _match(run: Run, recorded: list[Run]) -> Mine:
     inside = low <= run.summary["val_loss"] <= high
     place = f"validation loss {run.summary['val_loss']:.3f} is {'inside' if inside else 'outside'} the recorded {low:.3f} to {high:.3f}"
     return Mine(run, inside, f"another machine: {place}")
-
-
-def home_page(site: Site, lessons: list[tuple[LessonRuns, str]], environment: jinja2.Environment, source: Path) -> Page:
-    """The plan by phase, with each published lesson's result sentence."""
-    html = environment.get_template("home.html").render(site=site, root="", lessons=lessons)
-    return Page("index.html", html, source, [])
-
-
-def not_found_page(site: Site, environment: jinja2.Environment, source: Path) -> Page:
-    """404.html is served at any depth, so it alone links with absolute addresses."""
-    return Page(
-        "404.html", environment.get_template("404.html").render(site=site, root=site.base_url + "/"), source, []
-    )

@@ -17,6 +17,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.footnote import footnote_plugin
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -53,22 +54,26 @@ class Prose:
 
 def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] = ()) -> Prose:
     """`taken_ids` are those of the page around the prose. UserError with every undefined name, typed digit and unreadable formula, each with its line."""
-    parser = _parser()
-    tokens = parser.parse(_hide_bars(text))
+    parser, env = _parser(), {}
+    tokens = parser.parse(_hide_bars(text), env)
     problems: list[str] = []
     links: list[tuple[str, int]] = []
     _give_ids(tokens, set(taken_ids))
+    _no_empty_heads(tokens)
     for token in tokens:
         if token.type == "inline":
             line = token.map[0] + 1 if token.map else 1
-            links += _finish_inline(token, where, line, scope, problems)
+            links += _finish_inline(token.children or [], where, line, scope, problems)
+            for note in [child for child in token.children or [] if child.type == "footnote_ref"]:
+                inside = env["footnotes"]["list"][note.meta["id"]]["tokens"]
+                links += _finish_inline(inside, where, line, scope, problems)
         elif token.type in ("fence", "code_block"):
             token.content = token.content.replace(HIDDEN_BAR, BAR)
         elif token.type == "math_block":
             _formula(token, f"{where}:{token.map[0] + 1}", problems)
     if problems:
         raise UserError(*problems)
-    return Prose(parser.renderer.render(tokens, parser.options, {}), links)
+    return Prose(parser.renderer.render(tokens, parser.options, env), links)
 
 
 def render_line(text: str, where: str, scope: Scope) -> str:
@@ -93,11 +98,20 @@ def _parser() -> MarkdownIt:
     parser.add_render_rule(
         "expression", lambda self, tokens, at, *_: f'<span class="number">{html.escape(tokens[at].content)}</span>'
     )
+    parser.use(footnote_plugin, inline=True).disable(["footnote_def", "footnote_ref", "footnote_tail"])
+    parser.add_render_rule("footnote_ref", _sidenote)
     parser.add_render_rule("math_inline", lambda self, tokens, at, *_: tokens[at].content)
     parser.add_render_rule("math_block", lambda self, tokens, at, *_: f'<div class="math">{tokens[at].content}</div>\n')
     parser.add_render_rule("table_open", lambda self, *_: '<div class="table"><table>\n')
     parser.add_render_rule("table_close", lambda self, *_: "</table></div>\n")
     return parser
+
+
+def _sidenote(self, tokens: list[Token], at: int, options, env) -> str:
+    """^[…] stands beside its line where there is a margin, and under it on a phone: never at the far end of the page."""
+    note = env["footnotes"]["list"][tokens[at].meta["id"]]
+    number = tokens[at].meta["id"] + 1
+    return f'<sup class="noted">{number}</sup><small class="sidenote">{number}. {self.renderInline(note["tokens"], options, env)}</small>'
 
 
 def _hide_bars(text: str) -> str:
@@ -116,10 +130,12 @@ def _expression_rule(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _finish_inline(inline: Token, where: str, line: int, scope: Scope, problems: list[str]) -> list[tuple[str, int]]:
+def _finish_inline(
+    tokens: list[Token], where: str, line: int, scope: Scope, problems: list[str]
+) -> list[tuple[str, int]]:
     """Fill in expressions and formulas, check digits; returns the links."""
     links, inside_link = [], 0
-    for token in inline.children or []:
+    for token in tokens:
         here = f"{where}:{line}"
         if token.type in ("softbreak", "hardbreak"):
             line += 1
@@ -177,25 +193,27 @@ def _typed_digits(text: str, where: str) -> list[str]:
 
 
 def _formula(token: Token, where: str, problems: list[str]) -> None:
-    """LaTeX to MathML at build time: browsers draw it themselves, without JavaScript or fonts from elsewhere."""
-    display = "block" if token.type == "math_block" else "inline"
     try:
-        mathml = latex2mathml.converter.convert(token.content, display=display)
+        token.content = formula(token.content, "block" if token.type == "math_block" else "inline")
+    except ValueError as error:
+        problems.append(problem(where, "a formula that cannot be read", got=token.content.strip(), expected=f"LaTeX ({error})", next="mend the formula"))  # fmt: skip
+
+
+def formula(latex: str, display: str) -> str:
+    """LaTeX to MathML at build time: browsers draw it themselves, without JavaScript or fonts from elsewhere.
+
+    ValueError if it cannot be read.
+    """
+    try:
+        mathml = latex2mathml.converter.convert(latex, display=display)
         # The library escapes nothing: text within a formula could bring elements of its own, or a bare "&".
-        for node in ElementTree.fromstring(mathml).iter():
-            if not MATHML.fullmatch(node.tag):
-                raise ValueError(f"it would put <{node.tag.rpartition('}')[2]}> into the page")
-        token.content = mathml
+        nodes = list(ElementTree.fromstring(mathml).iter())
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for a formula that it cannot read
-        problems.append(
-            problem(
-                where,
-                "a formula that cannot be read",
-                got=token.content.strip(),
-                expected=f"LaTeX ({error})",
-                next="mend the formula",
-            )
-        )
+        raise ValueError(str(error)) from None
+    for node in nodes:
+        if not MATHML.fullmatch(node.tag):
+            raise ValueError(f"it would put <{node.tag.rpartition('}')[2]}> into the page")
+    return mathml
 
 
 def _highlighted(code: str, language: str, _: str) -> str:
@@ -215,6 +233,13 @@ def _give_ids(tokens: list[Token], taken: set[str]) -> None:
                 ident, number = f"{stem}-{number}", number + 1
             taken.add(ident)
             heading.attrSet("id", ident)
+
+
+def _no_empty_heads(tokens: list[Token]) -> None:
+    """A table's empty corner is a cell: a head without text announces nothing."""
+    for opening, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if opening.type == "th_open" and not inline.content:
+            opening.tag = closing.tag = "td"
 
 
 def slug(text: str) -> str:

@@ -1,168 +1,133 @@
 """Everything -> site/: gather and check all of it, write it aside, swap it in.
 
 Nothing is written before every lesson, run, text, claim and link was found good, so a failed build leaves the old site
-as it was, byte by byte.
+as it was, byte by byte. A lesson whose content did not change is not rendered again.
 """
 
+import hashlib
+import importlib.metadata
+import multiprocessing
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urldefrag
 
-import vl_convert
-
+from engine.cache import kept
 from engine.errors import UserError, disk_problem, problem, shown
 from engine.lesson import Lesson, Site
-from engine.publishing.pages import (
-    TEMPLATES,
-    Collected,
-    LessonRuns,
-    Page,
-    home_page,
-    lesson_page,
-    not_found_page,
-    templates,
-)
-from engine.runs import Run, finished_runs, staleness
+from engine.publishing.lists import TEMPLATES, Card, list_pages, neighbours
+from engine.publishing.stale import Built, Contents, Rendered
 
 MARK = ".made-by-lesson-lab"  # an output folder without it holds somebody's own files: never wiped
-DOWNLOADS = ("config.json", "summary.json", "metrics.parquet", "events.parquet")
+NEIGHBOURS = b"<!--neighbours-->"  # in a lesson's page; no text of a lesson can hold it, "<" is escaped in all of them
+FEW = 3  # as many lessons are rendered faster than processes for them are started
+
+Job = tuple[
+    Site, Lesson, Path, bool, Path
+]  # site, lesson, runs' folder, whether with local runs, where the result is kept
 
 
 @dataclass
 class Gathered:
-    """The whole site in memory: pages, files to copy, and what a person should be told."""
+    """The whole site, checked, before it is written: lessons, other files, and what a person should be told."""
 
-    pages: list[Page] = field(default_factory=list)
-    files: dict[str, bytes | Path] = field(default_factory=dict)  # address -> content or where to copy it from
-    notices: list[str] = field(default_factory=list)
-    shown: list[LessonRuns] = field(default_factory=list)
+    lessons: list[Rendered] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)  # address -> content, of all that belongs to no lesson
+
+    @property
+    def pages(self) -> int:
+        return sum(address.endswith(".html") for address in self.files) + sum(bool(one.files) for one in self.lessons)
+
+    @property
+    def notices(self) -> list[str]:
+        return [notice for one in self.lessons for notice in one.notices]
 
 
 def gather(
-    site: Site, lessons: list[Lesson], lessons_folder: Path, runs_folder: Path, *, with_local: set[str]
+    site: Site,
+    lessons: list[Lesson],
+    lessons_folder: Path,
+    runs_folder: Path,
+    *,
+    with_local: set[str],
+    contents: Contents | None = None,
 ) -> Gathered:
-    """Render and check everything. `with_local` names lessons whose page also shows local runs.
+    """Render and check everything. `with_local` names lessons whose page also shows local runs; Without `contents`, no cache is trusted.
 
     UserError with all problems of all lessons.
     """
-    gathered, collected = Gathered(), Collected()
-    environment = templates()
-    listed: list[tuple[LessonRuns | None, Lesson, str]] = []
-    for lesson in lessons:
-        chosen = collected.get(
-            lambda lesson=lesson: choose_runs(lesson, runs_folder, lesson.id in with_local, gathered.notices), None
-        )
-        page = chosen and collected.get(lambda chosen=chosen: lesson_page(site, chosen, environment), None)
-        if page is None:
-            listed.append((None, lesson, ""))
-            continue
-        listed.append((chosen, lesson, page.result))
-        gathered.pages.append(page)
-        gathered.shown.append(chosen)
-        for run in chosen.runs:
-            gathered.files |= {f"lessons/{lesson.id}/data/{run.name}/{name}": run.folder / name for name in DOWNLOADS}
-    collected.raise_all()
-    gathered.pages.append(home_page(site, listed, environment, lessons_folder / "site.toml"))
-    gathered.pages.append(not_found_page(site, environment, lessons_folder / "site.toml"))
-    gathered.files |= assets()
-    check_links(gathered, site.base_url)
+    asked = [(site, lesson, runs_folder, lesson.id in with_local) for lesson in lessons]
+    where = contents or Contents(lessons_folder, runs_folder)
+    jobs = [(*job, where.lesson_folder(site, job[1], job[3])) for job in asked]
+    done = [Rendered.load(folder) if contents else None for *_, folder in jobs]
+    stale = [job for job, rendered in zip(jobs, done, strict=True) if rendered is None]
+    fresh = iter(_render_all(stale))
+    gathered = Gathered([rendered or next(fresh) for rendered in done])
+    cards = [one.card for one in gathered.lessons]
+    pages = list_pages(site, cards)
+    gathered.files = {address: html.encode() for address, html in pages.items()} | assets()
+    check_links(gathered, {lesson.id: lesson.page for lesson in lessons}, lessons_folder / "site.toml", site.base_url)
     return gathered
 
 
-def choose_runs(lesson: Lesson, runs_folder: Path, with_local: bool, notices: list[str]) -> LessonRuns | None:
-    """The recorded runs, else the local ones as a draft, else none. UserError if the record is stale or incomplete."""
-    if lesson.spec.status == "announced":
-        return None
-    profile = lesson.spec.headline
-    recorded = finished_runs(runs_folder / lesson.id / profile)
-    local_folder = runs_folder / "local" / lesson.id / profile
-    local = finished_runs(local_folder) if with_local or not recorded else []
-    local = [run for run in local if run.arm in lesson.arms and not staleness(run, lesson.settings[profile][run.arm])]
-    if recorded:
-        refuse_incomplete_record(lesson, profile, recorded)
-        return LessonRuns(lesson, profile, recorded, draft=False, mine=local)
-    seeds = set.intersection(
-        *({run.seed - arm.seed_offset for run in local if run.arm == role} for role, arm in lesson.arms.items())
-    )
-    if not seeds:
-        notices.append(
-            f"lesson {lesson.id} has no page yet: no seed has a finished run of every arm. Train them: python build.py --lesson {lesson.id} --run"
-        )
-        return None
-    return LessonRuns(
-        lesson,
-        profile,
-        [run for run in local if run.seed - lesson.arms[run.arm].seed_offset in seeds],
-        draft=True,
-        mine=[],
-    )
-
-
-def refuse_incomplete_record(lesson: Lesson, profile: str, recorded: list[Run]) -> None:
-    """Every arm and seed of the lesson, nothing else, and none made with other settings."""
-    have = {(run.arm, run.seed): run for run in recorded}
-    wanted = {(run.arm, run.seed) for run in lesson.runs(profile, lesson.spec.seeds, list(lesson.arms))}
-    problems = []
-    for arm, seed in sorted(have.keys() - wanted):
-        problems.append(
-            problem(
-                shown(have[arm, seed].folder),
-                "a recorded run that the lesson does not have",
-                next="delete the folder with git rm -r, or put its arm or seed back into lesson.toml",
-            )
-        )
-    again: list[tuple[str, int]] = sorted(wanted - have.keys())
-    if again:
-        problems.append(
-            problem(
-                lesson.where("seeds"),
-                "runs are missing from the record",
-                got=", ".join(f"{arm}-s{seed}" for arm, seed in again),
-                next=refresh_command(lesson, again),
-            )
-        )
-    for key in sorted(have.keys() & wanted):
-        changes = staleness(have[key], lesson.settings[profile][key[0]])
-        if changes:
-            problems.append(
-                problem(
-                    shown(have[key].folder),
-                    "stale: it was made with other settings than the lesson's",
-                    got="; ".join(changes),
-                    next=refresh_command(lesson, [key]),
-                )
-            )
+def _render_all(jobs: list[Job]) -> list[Rendered]:
+    """In order. Many are shared between processes, which are started anew: a copy of this one could stop at a lock that a
+    thread of it held."""
+    if len(jobs) <= FEW:
+        results = [render(job) for job in jobs]
+    else:
+        workers = min(os.cpu_count() or 1, len(jobs))
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            results = list(pool.map(render, jobs, chunksize=max(1, min(8, len(jobs) // workers // 2))))
+    problems = [text for result in results if isinstance(result, UserError) for text in result.problems]
     if problems:
-        raise UserError(*problems)
+        raise UserError(*dict.fromkeys(problems))
+    return [result for result in results if isinstance(result, Rendered)]
 
 
-def refresh_command(lesson: Lesson, keys: list[tuple[str, int]]) -> str:
-    seeds = ",".join(str(seed) for seed in sorted({seed - lesson.arms[arm].seed_offset for arm, seed in keys}))
-    arms = sorted({arm for arm, _ in keys})
-    arm = f" --arm {arms[0]}" if len(arms) == 1 else ""
-    return f"python build.py --lesson {lesson.id} --run --fresh --seeds {seeds}{arm} && python build.py --lesson {lesson.id} --record"
+def render(job: Job) -> Rendered | UserError:
+    """One lesson, from its folder and its runs to its files in the cache. The error is returned: others go on."""
+    from engine.publishing.choose import choose_runs
+    from engine.publishing.pages import lesson_page
+
+    site, lesson, runs_folder, with_local, folder = job
+    spec, notices = lesson.spec, []
+    card = Card(lesson.id, spec.topic, spec.title, spec.teaches, str(spec.date))
+    try:
+        chosen = choose_runs(lesson, runs_folder, with_local, notices)
+        if chosen is None:
+            return Rendered(card, {}, {}, [], notices, [], 0, [], []).store(folder, {})
+        page = lesson_page(site, chosen)
+    except UserError as error:
+        return error
+    links = _Links(page.files["index.html"].decode())
+    downloads = {
+        f"data/{place}/{name}": (run.folder / name).relative_to(runs_folder).as_posix()
+        for place, run in chosen.folders()
+        for name in (*run.summary["files_sha256"], "summary.json")
+    }
+    hashes = {address: hashlib.sha256(content).hexdigest() for address, content in page.files.items()}
+    rendered = Rendered(page.card, hashes, downloads, page.links, notices, page.said, len(chosen.runs), sorted(links.ids), links.targets)  # fmt: skip
+    return rendered.store(folder, page.files)
 
 
 def assets() -> dict[str, bytes]:
     """Stylesheet, our script, and the one copy of Vega for the whole site."""
     files = {f"assets/{name}": (TEMPLATES / name).read_bytes() for name in ("style.css", "page.js")}
+    return files | {"assets/vega.js": kept(f"vega-{importlib.metadata.version('vl-convert-python')}.js", _vega)}
+
+
+def _vega() -> bytes:
+    import vl_convert
+
     # The bundle is a flat script whose thousand short names would become globals: in a function they stay inside. Of
     # what it hands out we use window.vegaEmbed alone.
-    return files | {"assets/vega.js": b"(function () {\n" + vl_convert.javascript_bundle().encode() + b"\n})();\n"}
-
-
-def only_lesson(gathered: Gathered, lesson: Lesson) -> Gathered:
-    """What belongs to one lesson's page, and the assets that it uses."""
-    belongs = lambda address: address.startswith((f"lessons/{lesson.id}/", "assets/"))
-    return Gathered(
-        [page for page in gathered.pages if belongs(page.address)],
-        {address: content for address, content in gathered.files.items() if belongs(address)},
-    )
+    return b"(function () {\n" + vl_convert.javascript_bundle().encode() + b"\n})();\n"
 
 
 class _Links(HTMLParser):
@@ -178,27 +143,42 @@ class _Links(HTMLParser):
         values = dict(attrs)
         if values.get("id"):
             self.ids.add(str(values["id"]))
-        self.targets += [str(values[name]) for name in ("href", "src") if values.get(name) is not None]
+        self.targets += [str(values[name]) for name in ("href", "src", "data-live") if values.get(name) is not None]
 
 
-def check_links(gathered: Gathered, base_url: str) -> None:
-    """Every link within the site leads to a page or file that is there (case-exact), and to an id on it."""
-    parsed = {page.address: _Links(page.html) for page in gathered.pages}
-    known = parsed.keys() | gathered.files.keys()
+def check_links(gathered: Gathered, prose: dict[str, Path], home: Path, base_url: str) -> None:
+    """Every link within the site leads to a page or file that is there (case-exact), and to an id on it.
+
+    `prose` has the page.md of each lesson, to name in messages; of other pages, it is `home`.
+    """
+    ids, targets, lines, sources = {}, {}, {}, {}
+    for one in gathered.lessons:
+        if one.files:
+            address = f"lessons/{one.card.id}/index.html"
+            ids[address], targets[address], lines[address], sources[address] = set(one.ids), one.targets, one.links, prose[one.card.id]  # fmt: skip
+    for address, content in gathered.files.items():
+        if address.endswith(".html"):
+            links = _Links(content.decode())
+            ids[address], targets[address], lines[address], sources[address] = links.ids, links.targets, [], home
+    known = addresses(gathered)
     problems = []
-    for page in gathered.pages:
-        for target in parsed[page.address].targets:
-            address, fragment = _resolve(page.address, target, base_url)
-            if address is None:
-                continue
-            if address not in known:
-                problems.append(_dead(page, target, "leads to no page or file of the site", address))
-            elif fragment and address in parsed and fragment not in parsed[address].ids:
-                problems.append(
-                    _dead(page, target, "leads to a place that the page does not have", f"#{fragment} on {address}")
-                )
+    for page, of_page in targets.items():
+        for target in of_page:
+            address, fragment = _resolve(page, target, base_url)
+            where = f"{shown(sources[page])}{next((f':{line}' for link, line in lines[page] if link == target), '')}"
+            if address is not None and address not in known:
+                problems.append(_dead(where, target, "leads to no page or file of the site", address))
+            elif address in ids and fragment and fragment not in ids[address]:
+                problems.append(_dead(where, target, "leads to a place that the page does not have", f"#{fragment} on {address}"))  # fmt: skip
     if problems:
         raise UserError(*problems)
+
+
+def addresses(gathered: Gathered) -> set[str]:
+    of_lessons = {
+        f"lessons/{one.card.id}/{address}" for one in gathered.lessons for address in (*one.files, *one.downloads)
+    }
+    return of_lessons | gathered.files.keys()
 
 
 def _resolve(page: str, target: str, base_url: str) -> tuple[str | None, str]:
@@ -215,41 +195,62 @@ def _resolve(page: str, target: str, base_url: str) -> tuple[str | None, str]:
     return (str(PurePosixPath(joined) / "index.html") if folder else joined), unquote(fragment)
 
 
-def _dead(page: Page, target: str, what: str, got: str) -> str:
-    line = next((f":{line}" for link, line in page.links if link == target), "")
-    return problem(f"{shown(page.source)}{line}", f"the link {target} {what}", got=got, next="mend the link")
+def _dead(where: str, target: str, what: str, got: str) -> str:
+    return problem(where, f"the link {target} {what}", got=got, next="mend the link")
 
 
-def write(gathered: Gathered, out: Path, *, keep_old: bool) -> None:
-    """Write the site aside, then swap it in. `keep_old`: what was not gathered now stays as it is in the old site.
+def write(gathered: Gathered, runs_folder: Path, out: Path, built: Built, key: str) -> None:
+    """Write the site aside, then swap it in. Lessons whose folder in the old site is right already are moved, not written.
 
     UserError if `out` is not ours or the disk refuses; the old site then stands unchanged.
     """
     refuse_foreign_folder(out)
+    beside = neighbours([one.card for one in gathered.lessons])
+    made_of = {one.card.id: f"{Path(one.folder).name} {beside[one.card.id]}" for one in gathered.lessons if one.files}
+    same = [lesson_id for lesson_id, what in made_of.items() if built.lessons.get(lesson_id) == what]
+    files = {
+        address: sha
+        for address, sha in built.files.items()
+        if address.startswith(tuple(f"lessons/{one}/" for one in same))
+    }
     aside = Path()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-        if keep_old and out.exists():
-            shutil.copytree(out, aside, dirs_exist_ok=True)
-        for address, content in _contents(gathered):
+        for address, content in _contents(gathered, runs_folder, beside, same):
             path = aside / address
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+            path.write_bytes(content)
+            files[address] = hashlib.sha256(content).hexdigest()
+        if same:
+            (aside / "lessons").mkdir(exist_ok=True)
         _make_readable(aside)
-        _swap(aside, out)
+        _swap(aside, out, [f"lessons/{lesson_id}" for lesson_id in same])
     except OSError as error:
         raise UserError(f"{disk_problem(error)}\n  note:     the old site is unchanged") from None
     finally:
         if aside != Path():
             shutil.rmtree(aside, ignore_errors=True)
+    said = {"pages": gathered.pages, "notices": gathered.notices}
+    built.remember(key, dict(sorted(files.items())), made_of, said)
 
 
-def _contents(gathered: Gathered) -> Iterator[tuple[str, bytes | Path]]:
+def _contents(
+    gathered: Gathered, runs_folder: Path, beside: dict[str, str], same: list[str]
+) -> Iterator[tuple[str, bytes]]:
     yield MARK, b""
     yield from gathered.files.items()
-    for page in gathered.pages:
-        yield page.address, page.html.encode("utf-8")
+    for one in gathered.lessons:
+        if one.card.id in same:
+            continue
+        home = f"lessons/{one.card.id}"
+        for address in one.files:
+            content = one.content(address)
+            if address == "index.html":
+                content = content.replace(NEIGHBOURS, beside[one.card.id].encode())
+            yield f"{home}/{address}", content
+        for address, source in one.downloads.items():
+            yield f"{home}/{address}", (runs_folder / source).read_bytes()
 
 
 def _make_readable(folder: Path) -> None:
@@ -264,14 +265,18 @@ def refuse_foreign_folder(out: Path) -> None:
         raise UserError(problem(shown(out), "this folder holds files that are not ours, so it is not replaced", expected=f"an empty folder, or one with {MARK} in it", next="name another folder with --out DIR"))  # fmt: skip
 
 
-def _swap(new: Path, out: Path) -> None:
+def _swap(new: Path, out: Path, moved: list[str]) -> None:
+    """`new` becomes `out`, with the folders `moved` of the old one. All or nothing, but for a kill between two renames:
+    then the next build finds that the output is not what it was, and writes it anew."""
     old = out.with_name(f".{out.name}-old-{os.getpid()}")
-    if out.exists():
-        os.replace(out, old)
+    steps = [(out / folder, new / folder) for folder in moved] + ([(out, old)] if out.exists() else []) + [(new, out)]
+    done = []
     try:
-        os.replace(new, out)
+        for source, target in steps:
+            os.replace(source, target)
+            done.append((source, target))
     except OSError:
-        if old.exists():
-            os.replace(old, out)
+        for source, target in reversed(done):
+            os.replace(target, source)
         raise
     shutil.rmtree(old, ignore_errors=True)

@@ -19,11 +19,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from engine.cache import CACHE
 from engine.errors import UserError, problem, shown
 from engine.lesson import Settings
 from engine.runs import file_hash
 
-CACHE = Path(os.environ.get("LESSON_LAB_CACHE") or Path(__file__).parents[2] / ".cache")
 HELD_OUT_SHARE = 1 / 20  # of the documents of a path
 
 
