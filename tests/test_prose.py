@@ -80,10 +80,21 @@ def test_dollars_are_money_and_mathematics_is_mathml():
 
 @pytest.mark.parametrize(
     "formula",
-    ["\\text{a<b <script>alert(x)</script>}", "\\begin{aligned} a &= b \\end{aligned}", "\\text{<img src=x>}"],
+    [
+        "\\text{a<b <script>alert(x)</script>}",
+        "\\begin{aligned} a &= b \\end{aligned}",
+        "\\text{<img src=x>}",
+        "\\text{<mi\tonclick='alert(x)'>x</mi>}",
+        "\\href{javascript:alert(x)}{x}",
+    ],
 )
 def test_a_formula_cannot_bring_elements_of_its_own(formula):
     assert errors(f"${formula}$").startswith("page.md:1: a formula that cannot be read\n")
+
+
+def test_a_comment_in_a_formula_brings_nothing_into_the_page():
+    page = html("$\\text{<!--><script>alert(x)</script>-->}$ and $\\text{<!--neighbours-->}$")
+    assert "<script" not in page and "<!--" not in page
 
 
 def test_an_expression_without_its_end_is_told():

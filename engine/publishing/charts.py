@@ -16,6 +16,7 @@ import pandas as pd
 import vl_convert
 
 from engine.cache import kept
+from engine.expressions import written
 from engine.lesson import Chart, Lesson
 from engine.publishing.compare import Verdict, by_arm
 from engine.publishing.curves import (
@@ -87,8 +88,10 @@ def draw_all(
         else draw(chart, captions[number], of_chart, frames[_panel_of(chart, number)], f"{prefix}-{number}")
         for number, (chart, of_chart) in enumerate(zip(charts, lines, strict=True))
     ]
-    picture = next((small_picture(one) for one in lines if one is not None), drawn[0].svgs["narrow"])
-    return drawn, picture
+    first = next((one for one in lines if one is not None), None)
+    return drawn, small_picture(first) if first else _hidden(
+        bars_spec(lesson, charts[0], runs) | {"width": STATIC_WIDTHS["narrow"]}
+    )
 
 
 def _panel_of(chart: Chart, number: int) -> Any:
@@ -124,9 +127,9 @@ def opening(points: pd.DataFrame) -> pd.DataFrame:
 def _arms(lines: Lines) -> list[DrawnArm]:
     ends = opening(lines.points)
     ends = ends[ends["line"] == "mean"].groupby("arm")["y"].last()
-    written = {arm: f"{ends[arm]:,.4g}" if arm in ends else "\N{EN DASH}" for arm in lines.labels}
+    texts = {arm: written(ends[arm]) if arm in ends else "\N{EN DASH}" for arm in lines.labels}
     return [
-        DrawnArm(arm, lines.labels[arm], number, " ".join(map(str, DASHES[number])), written[arm])
+        DrawnArm(arm, lines.labels[arm], number, " ".join(map(str, DASHES[number])), texts[arm])
         for arm, number in arms_of(lines)
     ]
 
@@ -154,7 +157,8 @@ def chart_spec(chart: Chart, lines: Lines, frame: tuple[Range, Range]) -> dict[s
 def filled(
     spec: dict[str, Any], lines: Lines, points: pd.DataFrame, frame: tuple[Range, Range], width: int
 ) -> dict[str, Any]:
-    """The static chart: the spec with its data and its width."""
+    """The static chart: the spec with its data and its width, and without the layers that have nothing to show: each
+    costs a tenth of the drawing."""
     drawn = points.assign(x=points[next(iter(lines.axes))], order=range(len(points)))[[*KEY, "x", "y", "order"]]
     names = _names(lines, frame, width)
     datasets = {
@@ -162,7 +166,10 @@ def filled(
         "marks": json.loads(lines.marks.to_json(orient="records")),
         "names": names,
     }
-    return spec | {"width": width, "datasets": datasets}
+    there = {f"datum.line == '{line}'" for line in set(points["line"])}
+    there |= {f"datum.kind == '{kind}'" for kind in set(lines.marks["kind"])}
+    shown = [one for one in spec["layer"] if all(step["filter"] in there for step in one.get("transform", ()))]
+    return spec | {"width": width, "datasets": datasets, "layer": shown}
 
 
 def _with_room_for_labels(points: pd.DataFrame) -> Range:
@@ -188,7 +195,7 @@ def _names(lines: Lines, frame: tuple[Range, Range], width: int) -> list[dict[st
         for arm, line in mean[mean["line"] == "mean"].groupby("arm")
     }
     sign = -1 if _falls(lines.points) else 1
-    near_x, span = LABEL_WIDTH / width * frame[0][1], frame[1][1] - frame[1][0]
+    near_x, span = LABEL_WIDTH / width * (frame[0][1] - frame[0][0]), frame[1][1] - frame[1][0]
     rows: list[dict[str, Any]] = []
     ended: dict[tuple[float, float], dict[str, Any]] = {}
     for role in sorted(ends, key=lambda role: (sign * ends[role][1], list(labels).index(role))):
@@ -240,16 +247,16 @@ def _live(chart: Chart, lines: Lines, frame: tuple[Range, Range], spec: dict[str
 
 
 def _columns(axes: dict[str, str], part: pd.DataFrame) -> dict[str, Any]:
-    """Column -> values with five digits; or the factor, where a column is a multiple of the step."""
+    """Column -> values with seven digits; or the factor, where a column is a multiple of the step."""
     columns: dict[str, Any] = {}
     for name in (*axes, "y", *(name for name in ("weak", "strong") if name in part and part["line"].iloc[0] == "mean")):
         values = part[name].tolist()
         steps = part["step"].tolist() if "step" in part else []
         factor = values[-1] / steps[-1] if steps and steps[-1] else 0
-        if name in ("tokens", "bytes") and factor.is_integer() and values == [step * factor for step in steps]:
+        if name in ("tokens", "bytes") and float(factor).is_integer() and values == [step * factor for step in steps]:
             columns[name] = int(factor)
         else:
-            columns[name] = [int(value) if value == int(value) else float(f"{value:.5g}") for value in values]
+            columns[name] = [int(value) if value == int(value) else float(f"{value:.7g}") for value in values]
     return columns
 
 
@@ -269,7 +276,9 @@ def _table(chart: Chart, lines: Lines) -> tuple[list[str], list[list[str]]]:
     mean = lines.only("mean").pivot_table(index=axis, columns="arm", values="y")
     seeds = lines.only("seed")
     spread = seeds.groupby([axis, "arm"])["y"].std().fillna(0).unstack()
-    several = seeds["seed"].nunique() > 1  # one seed shows no noise, and "± 0" would claim there is none
+    several = (
+        seeds.groupby("arm")["seed"].nunique().max() > 1
+    )  # one seed shows no noise, and "± 0" would claim there is none
 
     def cell(x: float, role: str) -> str:
         if pd.isna(mean.loc[x, role]):
@@ -279,26 +288,40 @@ def _table(chart: Chart, lines: Lines) -> tuple[list[str], list[list[str]]]:
     roles = [role for role in labels if role in mean]
     at = "{:g}" if chart.kind == "sweep" else "{:,.0f}"
     # A noisy metric has a value a step: every so many of them is table enough, and the CSV has them all.
-    shown = mean.index[:: max(1, len(mean) // 50)]
+    shown = dict.fromkeys([*mean.index[:: max(1, len(mean) // 50)], mean.index[-1]])
     rows = [[at.format(x), *(cell(x, role) for role in roles)] for x in shown]
     return [lines.axes[axis], *(labels[role] for role in roles)], rows
 
 
 def draw_bars(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident: str) -> Drawn:
     """One bar an arm: the mean of a final number, every seed as a dot on it."""
+    spec, finals = bars_spec(lesson, chart, runs), _finals(lesson, chart, runs)
+    svgs = {name: static_svg(spec | {"width": width}, chart.title, caption, f"{ident}-{name}") for name, width in STATIC_WIDTHS.items()}  # fmt: skip
+    rows = [
+        [lesson.arms[role].label, written(_mean(values)), f"{written(min(values))} to {written(max(values))}"]
+        for role, values in finals.items()
+    ]
+    return Drawn(ident, chart, caption, svgs, ["arm", chart.y_label, "seeds"], rows)
+
+
+def bars_spec(lesson: Lesson, chart: Chart, runs: list[Run]) -> dict[str, Any]:
+    finals = _finals(lesson, chart, runs)
+    labels, colours = arms_drawn(lesson, [run for run in runs if run.arm in finals])
+    spec = shape("bars", tuple(colours.items()), chart.y_label)
+    bars = [{"arm": role, "label": f"{labels[role]}: {written(_mean(values))}", "y": _mean(values)} for role, values in finals.items()]  # fmt: skip
+    dots = [{"arm": role, "y": value} for role, values in finals.items() for value in values]
+    return spec | {"datasets": {"bars": bars, "points": dots}}
+
+
+def _finals(lesson: Lesson, chart: Chart, runs: list[Run]) -> dict[str, list[float]]:
+    """Arm -> the final number of each of its runs that has one, in the lesson's order."""
     by_role = by_arm(drawn_runs(lesson, chart, runs))
     finals = {role: [value for run in by_role.get(role, []) if (value := run.final(chart.metric)) is not None] for role in lesson.arms}  # fmt: skip
-    finals = {role: values for role, values in finals.items() if values}
-    labels, numbers = arms_drawn(lesson, [run for run in runs if run.arm in finals])
-    means = {role: sum(values) / len(values) for role, values in finals.items()}
-    spec = shape("bars", tuple((role, numbers[role]) for role in finals), chart.y_label)
-    spec["datasets"] = {
-        "bars": [{"arm": role, "label": f"{labels[role]}: {mean:,.4g}", "y": mean} for role, mean in means.items()],
-        "points": [{"arm": role, "y": value} for role, values in finals.items() for value in values],
-    }
-    svgs = {name: static_svg(spec | {"width": width}, chart.title, caption, f"{ident}-{name}") for name, width in STATIC_WIDTHS.items()}  # fmt: skip
-    rows = [[labels[role], f"{means[role]:,.4g}", f"{min(values):,.4g} to {max(values):,.4g}"] for role, values in finals.items()]  # fmt: skip
-    return Drawn(ident, chart, caption, svgs, ["arm", chart.y_label, "seeds"], rows)
+    return {role: values for role, values in finals.items() if values}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) -> str:
@@ -325,7 +348,7 @@ def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) ->
 
 
 def small_picture(lines: Lines) -> str:
-    """The mean lines alone, without axes: a lesson's picture in a list. It says nothing that the text beside it does not."""
+    """The mean lines alone, without axes: a lesson's picture in a list."""
     mean = opening(lines.points)
     mean = mean[mean["line"] == "mean"]
     mean = thinned(mean.assign(x=mean[next(iter(lines.axes))]), PICTURE_POINTS)
@@ -334,6 +357,11 @@ def small_picture(lines: Lines) -> str:
         mean[name] = (mean[name] - low) / ((high - low) or 1.0)
     spec = shape("picture", arms_of(lines))
     spec["datasets"] = {"points": mean.assign(order=range(len(mean)))[["arm", "x", "y", "order"]].to_dict("records")}
+    return _hidden(spec)
+
+
+def _hidden(spec: dict[str, Any]) -> str:
+    """A drawing that says nothing which the text beside it does not."""
     return to_svg(spec).replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
 
 

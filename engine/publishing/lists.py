@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from engine.expressions import FORMATS
+from engine.expressions import signed, written
 from engine.lesson import Phase, Site, id_key
 
 TEMPLATES = Path(__file__).parents[2] / "site_templates"
@@ -34,7 +34,7 @@ def templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )  # fmt: skip
-    environment.filters |= {name: written for name, written in FORMATS.items()}
+    environment.filters |= {"written": written, "signed": signed}
     return environment
 
 

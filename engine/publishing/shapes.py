@@ -5,7 +5,6 @@ takes as long again. So a shape is made once and kept; pages whose shapes are al
 """
 
 import hashlib
-import importlib.metadata
 import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -24,9 +23,7 @@ Arms = tuple[tuple[str, int], ...]  # arm, and which of the colours and dashes i
 
 @lru_cache(maxsize=256)
 def _kept_shape(name: str, arguments: tuple[Any, ...]) -> bytes:
-    key = hashlib.sha256(
-        f"{source_hash()} {importlib.metadata.version('altair')} {name} {arguments!r}".encode()
-    ).hexdigest()
+    key = hashlib.sha256(f"{source_hash()} {name} {arguments!r}".encode()).hexdigest()
     return kept(f"shapes/{key[:40]}.json", lambda: json.dumps(_MAKERS[name](*arguments)).encode())
 
 

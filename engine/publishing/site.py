@@ -57,7 +57,7 @@ def gather(
     with_local: set[str],
     contents: Contents | None = None,
 ) -> Gathered:
-    """Render and check everything. `with_local` names lessons whose page also shows local runs; Without `contents`, no cache is trusted.
+    """Render and check everything. `with_local` names lessons whose page also shows local runs; without `contents`, no cache is trusted.
 
     UserError with all problems of all lessons.
     """
@@ -67,6 +67,7 @@ def gather(
     done = [Rendered.load(folder) if contents else None for *_, folder in jobs]
     stale = [job for job, rendered in zip(jobs, done, strict=True) if rendered is None]
     fresh = iter(_render_all(stale))
+    where.refuse_changed([lesson for _, lesson, *_ in stale], [folder for *_, folder in stale])
     gathered = Gathered([rendered or next(fresh) for rendered in done])
     cards = [one.card for one in gathered.lessons]
     pages = list_pages(site, cards)
@@ -275,7 +276,7 @@ def _swap(new: Path, out: Path, moved: list[str]) -> None:
         for source, target in steps:
             os.replace(source, target)
             done.append((source, target))
-    except OSError:
+    except BaseException:  # Ctrl-C too
         for source, target in reversed(done):
             os.replace(target, source)
         raise
