@@ -144,14 +144,8 @@ def _frame(chart: Chart, lines: Lines) -> tuple[Range, Range]:
 def chart_spec(chart: Chart, lines: Lines, frame: tuple[Range, Range]) -> dict[str, Any]:
     """The Vega-Lite spec without its data: those go under the names "points", "marks" and "names"."""
     values = tuple(sorted(set(lines.points["value"]))) if chart.kind == "sweep" else ()
-    spec = shape("lines", chart.kind, arms_of(lines), _falls(lines.points), values)
-    titles = {"x": next(iter(lines.axes.values())), "y": chart.y_label}
-    for layer in spec["layer"]:
-        for channel, domain in zip(("x", "y"), frame, strict=True):
-            encoded = layer["encoding"].get(channel, {})
-            if "scale" in encoded:
-                encoded["scale"]["domain"], encoded["title"] = list(domain), titles[channel]
-    return spec
+    x, y = (next(iter(lines.axes.values())), frame[0]), (chart.y_label, frame[1])
+    return shape("lines", chart.kind, arms_of(lines), _falls(lines.points), values, x=x, y=y)
 
 
 def filled(
@@ -307,7 +301,7 @@ def draw_bars(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident
 def bars_spec(lesson: Lesson, chart: Chart, runs: list[Run]) -> dict[str, Any]:
     finals = _finals(lesson, chart, runs)
     labels, colours = arms_drawn(lesson, [run for run in runs if run.arm in finals])
-    spec = shape("bars", tuple(colours.items()), chart.y_label)
+    spec = shape("bars", tuple(colours.items()), x=(chart.y_label, None))
     bars = [{"arm": role, "label": f"{labels[role]}: {written(_mean(values))}", "y": _mean(values)} for role, values in finals.items()]  # fmt: skip
     dots = [{"arm": role, "y": value} for role, values in finals.items() for value in values]
     return spec | {"datasets": {"bars": bars, "points": dots}}
@@ -335,7 +329,8 @@ def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) ->
     margin = 0.06 * ((high - low) or 1.0)
     names, numbers = arms_drawn(lesson, [*arms[pair[0]], *arms[pair[1]]])
     labels = [names[role] for role in pair]
-    spec = shape("strip", tuple((role, numbers[role]) for role in pair), bool(verdict.seeds), metric.title, (low - margin, high + margin))  # fmt: skip
+    of_pair = tuple((role, numbers[role]) for role in pair)
+    spec = shape("strip", of_pair, bool(verdict.seeds), x=(metric.title, (low - margin, high + margin)))
     spec["datasets"] = {
         "points": [{"arm": role, "seed": seed, "x": value} for role, seed, value in finals],
         "names": [

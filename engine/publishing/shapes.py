@@ -27,15 +27,23 @@ def _kept_shape(name: str, arguments: tuple[Any, ...]) -> bytes:
     return kept(f"shapes/{key[:40]}.json", lambda: json.dumps(_MAKERS[name](*arguments)).encode())
 
 
-def shape(name: str, *arguments: Any) -> dict[str, Any]:
-    """A fresh copy of the spec of that shape."""
-    return json.loads(_kept_shape(name, arguments))
+def shape(name: str, *arguments: Any, **axes: tuple[str, tuple[float, float] | None]) -> dict[str, Any]:
+    """A fresh copy of the spec of that shape. `axes` are x and y: the title, and the range where the chart sets it."""
+    spec = json.loads(_kept_shape(name, arguments))
+    for layer in spec["layer"]:
+        for channel, (title, domain) in axes.items():
+            encoded = layer["encoding"].get(channel, {})
+            if "scale" in encoded:
+                encoded["title"] = title
+                if domain:
+                    encoded["scale"]["domain"] = list(domain)
+    return spec
 
 
 def lines_shape(kind: str, arms: Arms, falls: bool, values: tuple[float, ...]) -> dict[str, Any]:
     """Curves, progress and sweeps. Data: "points" (arm, line, seed, x, y, order), "marks" (kind, arm, x, y, label), "names".
 
-    Axes carry domain [0, 1] and no title. `values` are those of a sweep.
+    `values` are those of a sweep.
     """
     import altair as alt
 
@@ -87,7 +95,7 @@ def _name_layers(falls: bool, x: "alt.X", y: "alt.Y", style: dict[str, Any]) -> 
     return [halo, base.mark_text(**look).encode(color=style["color"])]
 
 
-def bars_shape(arms: Arms, title: str) -> dict[str, Any]:
+def bars_shape(arms: Arms) -> dict[str, Any]:
     """One bar an arm. Data: "bars" (arm, label, y), "points" (arm, y).
 
     Each arm's name stands above its bar: beside it, long names would leave no room for the bar on a phone.
@@ -96,9 +104,7 @@ def bars_shape(arms: Arms, title: str) -> dict[str, Any]:
 
     color = _arm_style(arms)["color"]
     y = alt.Y("arm:N", sort=[arm for arm, _ in arms], axis=None, scale=alt.Scale(paddingInner=0.55, paddingOuter=0.5))
-    x = alt.X(
-        "y:Q", title=title, axis=alt.Axis(tickCount=alt.ExprRef("width < 400 ? 5 : 9")), scale=alt.Scale(zero=True)
-    )
+    x = alt.X("y:Q", axis=alt.Axis(tickCount=alt.ExprRef("width < 400 ? 5 : 9")), scale=alt.Scale(zero=True))
     bars, dots = (alt.Chart(alt.NamedData(name)) for name in ("bars", "points"))
     name = {
         "align": "left",
@@ -116,12 +122,12 @@ def bars_shape(arms: Arms, title: str) -> dict[str, Any]:
     return _finish(layers, 0, BAR_HEIGHT * len(arms) + 14)
 
 
-def strip_shape(arms: Arms, paired: bool, title: str, domain: tuple[float, float]) -> dict[str, Any]:
+def strip_shape(arms: Arms, paired: bool) -> dict[str, Any]:
     """One dot a seed for two arms. Data: "points" (arm, seed, x), "names" (arm, label, first)."""
     import altair as alt
 
     color = _arm_style(arms)["color"]
-    x = alt.X("x:Q", title=title, axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=list(domain), nice=False))
+    x = alt.X("x:Q", axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=[0, 1], nice=False))
     y = alt.Y("arm:N", sort=[arm for arm, _ in arms], axis=None, scale=alt.Scale(paddingInner=0.5, paddingOuter=0.6))
     points, names = (alt.Chart(alt.NamedData(name)) for name in ("points", "names"))
     layers = [points.mark_point(size=70, filled=True, opacity=0.75).encode(x=x, y=y, color=color)]

@@ -84,6 +84,7 @@ def _render_all(jobs: list[Job]) -> list[Rendered]:
     else:
         workers = min(os.cpu_count() or 1, len(jobs))
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            pool.submit(assets)  # to make the chart library takes as long as several lessons
             results = list(pool.map(render, jobs, chunksize=max(1, min(8, len(jobs) // workers // 2))))
     problems = [text for result in results if isinstance(result, UserError) for text in result.problems]
     if problems:
