@@ -41,7 +41,7 @@
     var host = make("div", "live", drawing);
     var canvas = make("div", "canvas", host);
     var names = make("div", "names", host), rule = make("div", "rule", host), box = make("div", "box", host);
-    var whereAt = figure.querySelector(".at"), endText = whereAt.textContent;
+    var whereAt = figure.querySelector(".at");
     var zoom = null, cursor = null, view = null, pressed = null;
 
     function choice(name) {
@@ -174,6 +174,7 @@
       if (rule.hidden) means().forEach(function (line) { say(line, line.y[line.y.length - 1]); });
       drawing.setAttribute("aria-valuemax", Math.max(0, stops.length - 1));
       drawing.setAttribute("aria-valuenow", rule.hidden ? Math.max(0, stops.length - 1) : nearest(stops, x));
+      var endText = data.end + (choice("smooth") ? ", smoothed" : "");
       drawing.setAttribute("aria-valuetext", endText);
       if (rule.hidden) { cursor = null; whereAt.textContent = endText; return; }
       cursor = stops[nearest(stops, x)];

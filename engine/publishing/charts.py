@@ -53,6 +53,7 @@ class Drawn:
     live: dict[str, Any] | None = None  # for page.js; None for a chart that has nothing to move
     axes: dict[str, str] = field(default_factory=dict)
     arms: list["DrawnArm"] = field(default_factory=list)
+    end: str = ""  # where the arms' values stand
     noisy: bool = False
     can_log: bool = False
     with_mine: bool = False
@@ -113,6 +114,7 @@ def draw(chart: Chart, caption: str, lines: Lines, frame: tuple[Range, Range], i
     columns, rows = _table(chart, lines)
     return Drawn(
         ident, chart, caption, svgs, columns, rows, _live(chart, lines, frame, spec), lines.axes, _arms(lines),
+        end=end_of(chart, lines),
         noisy="weak" in lines.points, can_log=bool((lines.points["y"] > 0).any()), with_mine=not lines.only("mine").empty,
     )  # fmt: skip
 
@@ -236,6 +238,7 @@ def _live(chart: Chart, lines: Lines, frame: tuple[Range, Range], spec: dict[str
         "x": frame[0],
         "range": frame[1],
         "falls": _falls(lines.points),
+        "end": end_of(chart, lines),
         "spec": spec,
     }
 
@@ -358,6 +361,12 @@ def small_picture(lines: Lines) -> str:
 def _hidden(spec: dict[str, Any]) -> str:
     """A drawing that says nothing which the text beside it does not."""
     return to_svg(spec).replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+
+
+def end_of(chart: Chart, lines: Lines) -> str:
+    """Where the values stand that a chart shows without a cursor."""
+    axis, title = next(iter(lines.axes.items()))
+    return f"{title}: {written(lines.points[axis].max())}" if chart.kind == "sweep" else "at the end"
 
 
 def arms_of(lines: Lines) -> tuple[tuple[str, int], ...]:
