@@ -469,7 +469,7 @@ def test_the_readmes_picture_is_taken(browser, tmp_path):
         == 0
     )
     page, _, problems = open_page(
-        browser, f"file://{tmp_path}/site/lessons/1.7/index.html", viewport={"width": 900, "height": 1100}
+        browser, f"file://{tmp_path}/site/lessons/1.7/index.html", viewport={"width": 900, "height": 1480}
     )
     picture = page.screenshot(path=tmp_path / "lesson.png")
     if os.environ.get("UPDATE_PICTURES"):
