@@ -17,7 +17,7 @@ from engine.publishing import site, stale
 from engine.runs import Run, file_hash
 
 OF_EVERY_SITE = {
-    ".made-by-lesson-lab", "index.html", "404.html", "phases/1/index.html", "assets/style.css", "assets/page.js", "assets/vega.js",
+    ".made-by-lesson-lab", "index.html", "404.html", "phases/1/index.html", "colophon/index.html", "feed.xml", "sitemap.xml", "robots.txt", "llms.txt", "assets/favicon.svg", "assets/style.css", "assets/page.js", "assets/vega.js",
 }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_the_site_holds_every_page_and_the_published_data(recorded):
     runs = [f"{arm}-s{seed}" for arm in ("often", "rare", "straight") for seed in (1, 2)]
     names = ("config.json", "events.parquet", "metrics.parquet", "summary.json")
     data = {f"lessons/1.7/data/{run}/{name}" for run in runs for name in names}
-    own = {f"lessons/1.7/{name}" for name in ("index.html", "charts.js", "data/metrics.csv")}
+    own = {f"lessons/1.7/{name}" for name in ("index.html", "charts.js", "picture.png", "data/metrics.csv")}
     assert files.keys() == data | own | OF_EVERY_SITE
     metrics = recorded.recorded / "often-s1" / "metrics.parquet"
     assert files["lessons/1.7/data/often-s1/metrics.parquet"] == metrics.read_bytes()

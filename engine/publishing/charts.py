@@ -9,6 +9,8 @@ import hashlib
 import html
 import json
 import math
+import re
+import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +31,7 @@ from engine.publishing.curves import (
     lines_of,
     thinned,
 )
+from engine.publishing.lists import TEMPLATES
 from engine.publishing.shapes import DASHES, HEIGHT, shape
 from engine.runs import UNITS, Run
 
@@ -70,8 +73,8 @@ class DrawnArm:
 
 def draw_all(
     lesson: Lesson, captions: list[str], runs: list[Run], mine: list[Run], prefix: str = "chart"
-) -> tuple[list[Drawn], str]:
-    """All charts of a lesson in one profile, and the small picture of the first. Curves of one unit from one step on
+) -> tuple[list[Drawn], dict[str, Any]]:
+    """All charts of a lesson in one profile, and the spec of the lesson's picture. Curves of one unit from one step on
     share their scales.
 
     UserError if there is nothing to draw, or a number is not finite.
@@ -90,9 +93,9 @@ def draw_all(
         for number, (chart, of_chart) in enumerate(zip(charts, lines, strict=True))
     ]
     first = next((one for one in lines if one is not None), None)
-    return drawn, small_picture(first) if first else _hidden(
-        bars_spec(lesson, charts[0], runs) | {"width": STATIC_WIDTHS["narrow"]}
-    )
+    return drawn, picture_spec(first) if first else bars_spec(lesson, charts[0], runs) | {
+        "width": STATIC_WIDTHS["narrow"]
+    }
 
 
 def _panel_of(chart: Chart, number: int) -> Any:
@@ -345,22 +348,35 @@ def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) ->
     )
 
 
-def small_picture(lines: Lines) -> str:
-    """The mean lines alone, without axes: a lesson's picture in a list."""
+def picture_spec(lines: Lines) -> dict[str, Any]:
+    """The mean lines alone, without axes."""
     mean = opening(lines.points)
     mean = mean[mean["line"] == "mean"]
     mean = thinned(mean.assign(x=mean[next(iter(lines.axes))]), PICTURE_POINTS)
     for name in ("x", "y"):
         low, high = mean[name].min(), mean[name].max()
         mean[name] = (mean[name] - low) / ((high - low) or 1.0)
-    spec = shape("picture", arms_of(lines))
-    spec["datasets"] = {"points": mean.assign(order=range(len(mean)))[["arm", "x", "y", "order"]].to_dict("records")}
-    return _hidden(spec)
+    points = mean.assign(order=range(len(mean)))[["arm", "x", "y", "order"]].to_dict("records")
+    return shape("picture", arms_of(lines)) | {"datasets": {"points": points}}
 
 
-def _hidden(spec: dict[str, Any]) -> str:
-    """A drawing that says nothing which the text beside it does not."""
+def small_picture(spec: dict[str, Any]) -> str:
+    """A lesson's picture in a list. It says nothing that the text beside it does not."""
     return to_svg(spec).replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+
+
+def social_picture(spec: dict[str, Any], title: str, kicker: str) -> bytes:
+    """The picture that a link to the lesson is shown with: its curves under its title, in letters that a phone can show. PNG."""
+    words = {"text": textwrap.wrap(title, 26)[:2], "subtitle": kicker, "anchor": "start", "fontSize": 76, "subtitleFontSize": 38, "subtitlePadding": 16, "offset": 44, "color": "#1c1e21", "subtitleColor": "#565c64"}  # fmt: skip
+    layers = [one | {"mark": one["mark"] | {"strokeWidth": 9}} for one in spec["layer"]]
+    frame = {"width": 1200, "height": 630, "padding": 70, "autosize": {"type": "fit", "contains": "padding"}}
+    text = json.dumps(spec | frame | {"title": words, "layer": layers, "background": "#fdfdfb"}, allow_nan=False)
+    for number, colour in re.findall(
+        r"--arm-(\d): light-dark\((#\w+)", (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    ):
+        text = text.replace(f"var(--arm-{number})", colour)  # a picture file has no stylesheet
+    key = hashlib.sha256(f"{vl_convert.__version__} {text}".encode()).hexdigest()
+    return kept(f"png/{key[:40]}.png", lambda: vl_convert.vegalite_to_png(text))
 
 
 def end_of(chart: Chart, lines: Lines) -> str:

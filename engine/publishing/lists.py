@@ -51,6 +51,7 @@ def list_pages(site: Site, cards: list[Card]) -> dict[str, str]:
         published = [card for card in of_phase if card.published]
         address = f"phases/{phase.number}/index.html"
         pages[address] = render("phase.html", "../../", phase=phase, cards=of_phase, published=published)
+    pages["colophon/index.html"] = render("colophon.html", "../")
     # 404.html is served at any depth, so it alone links with absolute addresses.
     return pages | {"404.html": render("404.html", site.base_url + "/")}
 

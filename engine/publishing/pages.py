@@ -16,10 +16,11 @@ import pyarrow.csv
 from engine.errors import UserError, problem, shown
 from engine.expressions import signed, written
 from engine.lesson import Lesson, Phase, Settings, Site
-from engine.publishing.charts import draw_all, json_for_script, seed_strip
+from engine.publishing.charts import draw_all, json_for_script, seed_strip, small_picture, social_picture
 from engine.publishing.choose import LessonRuns
 from engine.publishing.compare import Verdict, by_arm, compare, judge, make_scope, prediction_interval
 from engine.publishing.curves import COLOURS, SMOOTHING
+from engine.publishing.feeds import json_ld
 from engine.publishing.lists import TEMPLATES, Card, templates
 from engine.publishing.prose import Prose, formula, render_line, render_prose
 from engine.runs import Run
@@ -48,7 +49,7 @@ def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
     texts = {
         key: text((key,), getattr(lesson.spec, key)) for key in ("title", "topic", "question", "result", "teaches")
     }
-    charts, picture = collected.get(lambda: draw_all(lesson, captions, runs, shown_runs.mine), ([], ""))
+    charts, picture = collected.get(lambda: draw_all(lesson, captions, runs, shown_runs.mine), ([], {}))
     panels = collected.get(lambda: list(_panels(shown_runs, captions)), [])
     drawn = [*charts, *(one for panel in panels for one in panel["charts"])]
     taken = template_ids() | {one.ident for one in drawn}
@@ -70,18 +71,21 @@ def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
         "smoothing": SMOOTHING, "smoothing_formula": _smoothing_formula(),
     }  # fmt: skip
     collected.raise_all()
+    card = Card(
+        lesson.id, texts["topic"], texts["title"], texts["teaches"], str(lesson.spec.date), True, shown_runs.draft,
+        texts["result"], small_picture(picture),
+    )  # fmt: skip
+    context["json_ld"] = json_for_script(json_ld(site, card))
     html = templates().get_template("lesson.html").render(site=site, root="../../", **context)
     live = {one.ident: one.live for one in drawn if one.live}
     files = linked_files(lesson, prose.links) | {
         "index.html": html.encode(),
         "charts.js": f"window.lessonCharts = {json_for_script(live)};\n".encode(),
         "data/metrics.csv": metrics_csv(runs),
+        "picture.png": social_picture(picture, texts["title"], f"Lesson {lesson.id}. {site.title}"),
     }
     own = [f"{one.run.name}: {'matched' if one.matched else 'DID NOT MATCH'} the record: {one.how}" for one in mine]
     whose = "your runs' verdict (a draft: nothing is recorded yet)" if shown_runs.draft else "the record's verdict"
-    card = Card(
-        lesson.id, texts["topic"], texts["title"], texts["teaches"], str(lesson.spec.date), True, shown_runs.draft, texts["result"], picture
-    )  # fmt: skip
     return LessonPage(card, files, prose.links, [*own, f"{whose}: {verdict_sentence(lesson, runs)}"])
 
 

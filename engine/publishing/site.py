@@ -20,6 +20,7 @@ from urllib.parse import unquote, urldefrag
 from engine.cache import kept
 from engine.errors import UserError, disk_problem, problem, shown
 from engine.lesson import Lesson, Site
+from engine.publishing.feeds import feed_files
 from engine.publishing.lists import TEMPLATES, Card, list_pages, neighbours
 from engine.publishing.stale import Built, Contents, Rendered
 
@@ -71,7 +72,9 @@ def gather(
     gathered = Gathered([rendered or next(fresh) for rendered in done])
     cards = [one.card for one in gathered.lessons]
     pages = list_pages(site, cards)
+    lesson_pages = [f"lessons/{card.id}/index.html" for card in cards if card.published]
     gathered.files = {address: html.encode() for address, html in pages.items()} | assets()
+    gathered.files |= feed_files(site, cards, [*pages, *lesson_pages])
     check_links(gathered, {lesson.id: lesson.page for lesson in lessons}, lessons_folder / "site.toml", site.base_url)
     return gathered
 
@@ -120,7 +123,7 @@ def render(job: Job) -> Rendered | UserError:
 
 def assets() -> dict[str, bytes]:
     """Stylesheet, our script, and the one copy of Vega for the whole site."""
-    files = {f"assets/{name}": (TEMPLATES / name).read_bytes() for name in ("style.css", "page.js")}
+    files = {f"assets/{name}": (TEMPLATES / name).read_bytes() for name in ("style.css", "page.js", "favicon.svg")}
     return files | {"assets/vega.js": kept(f"vega-{importlib.metadata.version('vl-convert-python')}.js", _vega)}
 
 
