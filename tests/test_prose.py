@@ -130,3 +130,20 @@ def test_texts_of_the_spec_obey_the_same_rules():
     assert render_line("It was {{ a.loss | loss }} <b>.", "x", SCOPE) == "It was 2.000 <b>."
     with pytest.raises(UserError, match="a number typed into prose"):
         render_line("It was 2.0.", "x", SCOPE)
+
+
+SAMPLES = [("small", 8, "To be\n", "To be\nor <not>"), ("small", 24, "To be\n", "To be\n20 times")]
+
+
+def test_a_sample_block_is_filled_with_what_the_arm_wrote():
+    page = render_prose("```sample small 24\nTo be\n```", "page.md", Scope({}, {}, {}), samples=SAMPLES).html
+    assert page == "<pre><code>To be\n20 times</code></pre>\n"
+
+
+def test_a_sample_that_no_run_drew_is_told():
+    with pytest.raises(UserError) as error:
+        render_prose("Text.\n\n```sample large 24\nTo be\n```", "page.md", Scope({}, {}, {}), samples=SAMPLES)
+    assert str(error.value) == (
+        "page.md:3: no run drew such a sample\n  got:      sample large 24\n  expected: sample small 8, sample small 24\n"
+        "  next:     name an arm and step that did"
+    )

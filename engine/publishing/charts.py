@@ -32,7 +32,7 @@ from engine.publishing.curves import (
     thinned,
 )
 from engine.publishing.lists import TEMPLATES
-from engine.publishing.shapes import DASHES, HEIGHT, shape
+from engine.publishing.shapes import DASHES, HEIGHT, PAPER, shape
 from engine.runs import UNITS, Run
 
 STATIC_WIDTHS = {"wide": 640, "narrow": 340}  # px; a wide one shrunk to a phone would have letters of 5 px
@@ -214,7 +214,7 @@ def static_svg(spec: dict[str, Any], title: str, description: str, ident: str) -
     """SVG markup that a screen reader announces: vl-convert itself drops title and description."""
     svg = to_svg(spec)
     names = f'<title id="{ident}-t">{html.escape(title)}</title><desc id="{ident}-d">{html.escape(description)}</desc>'
-    head, _, body = svg.partition(">")
+    head, _, body = svg.replace(f'stroke="{PAPER}"', f'stroke="{PAPER}" paint-order="stroke"').partition(">")
     head = head.replace("<svg", f'<svg role="img" aria-labelledby="{ident}-t {ident}-d"', 1)
     return f"{head}>{names}{body}"
 

@@ -54,7 +54,10 @@ def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
     drawn = [*charts, *(one for panel in panels for one in panel["charts"])]
     taken = template_ids() | {one.ident for one in drawn}
     prose = collected.get(
-        lambda: render_prose(lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope, taken), Prose("", [])
+        lambda: render_prose(
+            lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope, taken, sample_texts(lesson, runs)
+        ),
+        Prose("", []),
     )
     phase = collected.get(lambda: phase_of(site, lesson), None)
     reference, mine = lesson.spec.reference, mine_against_record(shown_runs)
@@ -189,6 +192,17 @@ def samples_of(lesson: Lesson, runs: list[Run]) -> dict[str, Any] | None:
         "arms": [{"label": lesson.arms[role].label, "texts": texts[role], "number": list(lesson.arms).index(role) % COLOURS} for role in roles],
         "seed": first[roles[0]].seed, "new_tokens": settings.sample_tokens,
     }  # fmt: skip
+
+
+def sample_texts(lesson: Lesson, runs: list[Run]) -> list[tuple[str, int, str, str]]:
+    """What each arm of the first seed wrote, as prose asks for it."""
+    first = {role: of_arm[0] for role, of_arm in by_arm(runs).items()}
+    return [
+        (role, row["step"], row["prompt"], visible(row["prompt"] + row["text"]))
+        for role in lesson.arms
+        if role in first
+        for row in first[role].samples
+    ]
 
 
 def visible(text: str) -> str:

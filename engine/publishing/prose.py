@@ -49,6 +49,9 @@ ElementTree.register_namespace("", "http://www.w3.org/1998/Math/MathML")
 DIGIT_NEXT = "write an expression over the runs, or {{ … | plain }} if the number is typed on purpose"
 
 
+Samples = Iterable[tuple[str, int, str, str]]  # arm, step, prompt, prompt and what was written after it
+
+
 @dataclass(frozen=True)
 class Prose:
     """A page's prose as HTML, and where it links to: (target, line)."""
@@ -57,8 +60,8 @@ class Prose:
     links: list[tuple[str, int]]
 
 
-def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] = ()) -> Prose:
-    """`taken_ids` are those of the page around the prose. UserError with every undefined name, typed digit and unreadable formula, each with its line."""
+def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] = (), samples: Samples = ()) -> Prose:
+    """`taken_ids` are those of the page around the prose; `samples` is what the models wrote. UserError with every undefined name, typed digit and unreadable formula, each with its line."""
     parser, env = _parser(), {}
     tokens = parser.parse(_hide_bars(text), env)
     problems: list[str] = []
@@ -74,12 +77,26 @@ def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] =
                 links += _finish_inline(inside, where, line, scope, problems)
         elif token.type in ("fence", "code_block"):
             token.content = token.content.replace(HIDDEN_BAR, BAR)
+            if token.info.startswith("sample "):
+                _fill_sample(token, f"{where}:{token.map[0] + 1}", samples, problems)
         elif token.type == "math_block":
             _formula(token, f"{where}:{token.map[0] + 1}", problems)
     _pictures_to_figures(tokens)
     if problems:
         raise UserError(*problems)
     return Prose(parser.renderer.render(tokens, parser.options, env), links)
+
+
+def _fill_sample(token: Token, where: str, samples: Samples, problems: list[str]) -> None:
+    """A block ```sample ARM STEP``` around a prompt becomes what that arm wrote after it: nobody copies samples by hand."""
+    arm, _, step = token.info.removeprefix("sample ").partition(" ")
+    prompt = token.content.rstrip("\n")
+    known = {(of_arm, str(at)): text for of_arm, at, asked, text in samples if asked.rstrip("\n") == prompt}
+    if (arm, step) in known:
+        token.content, token.info = known[arm, step], ""
+    else:
+        there = ", ".join(f"sample {of_arm} {at}" for of_arm, at in known) or f"a prompt of the lesson, not {prompt!r}"
+        problems.append(problem(where, "no run drew such a sample", got=token.info, expected=there, next="name an arm and step that did"))  # fmt: skip
 
 
 def render_line(text: str, where: str, scope: Scope) -> str:
