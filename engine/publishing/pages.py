@@ -198,7 +198,7 @@ def sample_texts(lesson: Lesson, runs: list[Run]) -> list[tuple[str, int, str, s
     """What each arm of the first seed wrote, as prose asks for it."""
     first = {role: of_arm[0] for role, of_arm in by_arm(runs).items()}
     return [
-        (role, row["step"], row["prompt"], visible(row["prompt"] + row["text"]))
+        (role, row["step"], row["prompt"], visible(f"{row['prompt']}|{row['text']}"))  # the bar: what follows is the model's
         for role in lesson.arms
         if role in first
         for row in first[role].samples

@@ -90,8 +90,8 @@ def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] =
 def _fill_sample(token: Token, where: str, samples: Samples, problems: list[str]) -> None:
     """A block ```sample ARM STEP``` around a prompt becomes what that arm wrote after it: nobody copies samples by hand."""
     arm, _, step = token.info.removeprefix("sample ").partition(" ")
-    prompt = token.content.rstrip("\n")
-    known = {(of_arm, str(at)): text for of_arm, at, asked, text in samples if asked.rstrip("\n") == prompt}
+    prompt = token.content.strip()
+    known = {(of_arm, str(at)): text for of_arm, at, asked, text in samples if asked.strip() == prompt}
     if (arm, step) in known:
         token.content, token.info = known[arm, step], ""
     else:
