@@ -36,6 +36,13 @@ examples:
 exit codes: 0 done, 1 you can mend it (the message says how), 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM
 """
 
+GOES_WITH = {  # option -> the commands that it means something to
+    **dict.fromkeys(("fresh", "seeds", "arm", "resume_inexact"), ("run", "queue")),
+    "profile": ("run", "queue", "record", "plan"),
+    "price": ("plan",),
+    "base_url": ("site_only", "one_page", "run", "queue", "check"),
+}
+
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
@@ -60,7 +67,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--record", action="store_true", help="copy the lesson's finished local runs into the published ones"
     )
     what.add_argument("--site-only", action="store_true", help="build every page from the recorded runs")
-    what.add_argument("--check", action="store_true", help="validate everything, write nothing")
+    what.add_argument("--check", action="store_true", help="validate everything, build nothing")
     what.add_argument("--phase", type=int, metavar="N", help="with --run: all lessons of the phase, in order")
     what.add_argument(
         "--queue", nargs="+", metavar="ID", help="train these lessons one after the other, skipping what is done"
@@ -109,9 +116,9 @@ def _chosen_command(parser: argparse.ArgumentParser, options: argparse.Namespace
         parser.error(f"--{name} needs --lesson, e.g. --lesson 1.7 --{name}")
     if name in ("site_only", "check", "new", "queue") and options.lesson:
         parser.error(f"--{name.replace('_', '-')} does not go with --lesson: leave it out")
-    for option in ("fresh", "seeds", "arm", "resume_inexact"):
-        if getattr(options, option) and name not in ("run", "queue"):
-            parser.error(f"--{option.replace('_', '-')} goes with --run")
+    for option, names in GOES_WITH.items():
+        if getattr(options, option) is not None and getattr(options, option) is not False and name not in names:
+            parser.error(f"--{option.replace('_', '-')} goes with --{names[0].replace('_', '-')}")
     commands = {
         "run": run,
         "queue": run,
@@ -289,7 +296,12 @@ def _notices(notices: list[str]) -> None:
 
 def _site(options: argparse.Namespace):
     site = load_site(options.lessons)
-    return site.model_copy(update={"base_url": options.base_url.rstrip("/")}) if options.base_url else site
+    if not options.base_url:
+        return site
+    url = options.base_url.rstrip("/")
+    if not re.fullmatch(r"https?://[^ ]+", url):
+        raise UserError(problem(f"--base-url {options.base_url}", "not an address", expected="e.g. https://example.org/notes", next="write the whole address"))  # fmt: skip
+    return site.model_copy(update={"base_url": url})
 
 
 def find_lessons(options: argparse.Namespace) -> list[Lesson]:

@@ -41,17 +41,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ln": math.log,
     "exp": math.exp,
 }
-NO_BREAK = "\N{NO-BREAK SPACE}"
+NO_BREAK, MINUS = "\N{NO-BREAK SPACE}", "\N{MINUS SIGN}"
 
 
 def _number(digits: int, unit: str = "", scale: float = 1) -> Callable[[float], str]:
     unit = NO_BREAK + unit if unit else ""
-    return lambda value: f"{value * scale:,.{digits}f}".replace("-", "\N{MINUS SIGN}") + unit
+    return lambda value: f"{value * scale:,.{digits}f}".replace("-", MINUS) + unit
 
 
 FORMATS: dict[str, Callable[[Any], str]] = {
     "loss": _number(3),
     "bpb": _number(3),
+    "small": lambda value: _number(max(0, -math.floor(math.log10(abs(value)))) if value else 0)(
+        value
+    ),  # one digit that is not 0
     "count": _number(0),
     "one": _number(1),
     "times": lambda value: _number(1)(value) + NO_BREAK + "times",
@@ -65,6 +68,20 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "hash": lambda value: str(value)[:12],
     "plain": lambda value: f"{value:,}",  # marks a number that is typed on purpose
 }
+
+
+def written(value: float) -> str:
+    """A number where nobody chose a format: four digits, or all of a whole one. page.js writes the same way."""
+    if not math.isfinite(value):
+        return "undefined" if math.isnan(value) else f"{'' if value > 0 else MINUS}∞"
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}".replace("-", MINUS)
+    text = f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+    return text.rstrip("0").rstrip(".").replace("-", MINUS)
+
+
+def signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{written(value)}"
 
 
 class Measure(float):

@@ -11,7 +11,7 @@
       var script = document.createElement("script");
       script.src = source;
       script.onload = done;
-      script.onerror = failed;
+      script.onerror = function (event) { delete loading[source]; failed(event); };
       document.head.append(script);
     });
     return loading[source];
@@ -41,9 +41,8 @@
     var host = make("div", "live", drawing);
     var canvas = make("div", "canvas", host);
     var names = make("div", "names", host), rule = make("div", "rule", host), box = make("div", "box", host);
-    var whereAt = figure.querySelector(".at"), endText = whereAt.textContent, endValues = {};
-    var zoom = null, cursor = null, view = null, pressed = null, drawn = Promise.resolve();
-    figure.querySelectorAll(".value[data-arm]").forEach(function (node) { endValues[node.dataset.arm] = node.textContent; });
+    var whereAt = figure.querySelector(".at");
+    var zoom = null, cursor = null, view = null, pressed = null;
 
     function choice(name) {
       var control = figure.querySelector('[data-control="' + name + '"]');
@@ -110,7 +109,7 @@
       spec.autosize = { type: "fit-x", contains: "padding" };
       spec.layer.forEach(function (layer) {
         var x = layer.encoding.x, y = layer.encoding.y;
-        layer.mark.clip = layer.mark.type !== "text";
+        layer.mark.clip = Boolean(zoom) && layer.mark.type !== "text";
         if (x) { x.scale.domain = range; x.title = title(); }
         if (y && y.scale) {
           y.scale.domain = asMade ? data.range : yRange(seen, means().length, log);
@@ -119,14 +118,13 @@
       });
       figure.querySelector('[data-control="reset"]').disabled = !zoom;
       // svg: its colours follow the page's scheme; a canvas would keep those of the moment it was drawn.
-      drawn = embed(canvas, spec, { actions: false, renderer: "svg", tooltip: false }).then(function (result) {
+      return embed(canvas, spec, { actions: false, renderer: "svg", tooltip: false }).then(function (result) {
         view = result.view;
         canvas.querySelectorAll("svg").forEach(function (svg) { svg.setAttribute("aria-hidden", "true"); });
         drawing.classList.add("interactive");
         nameLines(range);
         at(cursor);
       });
-      return drawn;
     }
 
     function corner() {
@@ -143,9 +141,9 @@
       var sign = data.falls ? 1 : -1, placed = [];
       means().map(function (line) {
         var last = line.x.length - 1;
-        while (last > 0 && !inside(line.x[last], range)) last -= 1;
-        return { arm: line.of.arm, at: place(line.x[last], line.y[last]) };
-      }).sort(function (a, b) { return sign * (a.at[1] - b.at[1]); }).forEach(function (end) {
+        while (last >= 0 && !inside(line.x[last], range)) last -= 1;
+        return last < 0 ? null : { arm: line.of.arm, at: place(line.x[last], line.y[last]) };
+      }).filter(Boolean).sort(function (a, b) { return sign * (a.at[1] - b.at[1]); }).forEach(function (end) {
         var same = placed.filter(function (other) { return Math.abs(other.end[0] - end.at[0]) < 1 && Math.abs(other.end[1] - end.at[1]) < 0.5; })[0];
         var arm = armOf(end.arm), label = arm[1];
         if (same && (same.node.textContent.length + label.length + 3) * 7.5 < host.clientWidth - 60) { same.node.textContent += " = " + label; return; }
@@ -162,24 +160,29 @@
     }
 
     function positions() {
-      var line = means()[0], range = xRange(visible());
-      return line ? line.x.filter(function (x) { return inside(x, range); }) : [];
+      var range = xRange(visible()), all = [].concat.apply([], means().map(function (line) { return line.x; }));
+      return Array.from(new Set(all)).filter(function (x) { return inside(x, range); }).sort(function (a, b) { return a - b; });
+    }
+    function say(line, value) {
+      figure.querySelector('.value[data-arm="' + line.of.arm + '"]').textContent = written(value);
     }
     function at(x) {
       var stops = positions(), text = [];
       rule.hidden = x === null || !stops.length;
       host.querySelectorAll(".dot").forEach(function (dot) { dot.remove(); });
-      figure.querySelectorAll(".value[data-arm]").forEach(function (node) { node.textContent = x === null ? endValues[node.dataset.arm] : "–"; });
+      figure.querySelectorAll(".value[data-arm]").forEach(function (node) { node.textContent = "–"; });
+      if (rule.hidden) means().forEach(function (line) { say(line, line.y[line.y.length - 1]); });
       drawing.setAttribute("aria-valuemax", Math.max(0, stops.length - 1));
       drawing.setAttribute("aria-valuenow", rule.hidden ? Math.max(0, stops.length - 1) : nearest(stops, x));
+      var endText = data.end + (choice("smooth") ? ", smoothed" : "");
       drawing.setAttribute("aria-valuetext", endText);
       if (rule.hidden) { cursor = null; whereAt.textContent = endText; return; }
       cursor = stops[nearest(stops, x)];
       whereAt.textContent = title() + ": " + written(cursor);
-      means().forEach(function (line) {
+      means().filter(function (line) { return inside(cursor, [line.x[0], line.x[line.x.length - 1]]); }).forEach(function (line) {
         var index = nearest(line.x, cursor), value = line.y[index], spot = place(line.x[index], value);
         var arm = armOf(line.of.arm);
-        figure.querySelector('.value[data-arm="' + line.of.arm + '"]').textContent = written(value);
+        say(line, value);
         text.push(arm[1] + " " + written(value));
         var dot = make("span", "dot arm-" + arm[2], host);
         dot.style.left = spot[0] + "px";
@@ -198,8 +201,9 @@
       draw();
     }
     function closer() {
-      var range = xRange(visible()), middle = cursor === null ? (range[0] + range[1]) / 2 : cursor, quarter = (range[1] - range[0]) / 4;
-      zoomTo([Math.max(range[0], middle - quarter), Math.min(range[1], middle + quarter)]);
+      // In pixels, so that half of a logarithmic axis is half of it to the eye.
+      var x = view.scale("x"), width = view.width(), middle = cursor === null ? width / 2 : x(cursor);
+      zoomTo([x.invert(Math.max(0, middle - width / 4)), x.invert(Math.min(width, middle + width / 4))]);
     }
 
     function under(event) {
@@ -271,14 +275,17 @@
   document.querySelectorAll("figure.chart[data-live]").forEach(function (figure) {
     var drawing = figure.querySelector(".drawing");
     drawing.tabIndex = 0;
+    drawing.setAttribute("aria-label", drawing.getAttribute("aria-label") + ": arrow keys walk along the lines");
     var started = null;
     function start(event) {
       started = started || Promise.all([load(root + "assets/vega.js"), load(figure.dataset.live)]).then(function () {
         return liven(figure, window.lessonCharts[figure.id], window.vegaEmbed);
-      }).catch(function () { drawing.setAttribute("role", "group"); /* the static drawing stays */ });
+      }).catch(function () { started = null; /* the static drawing stays, and the next touch tries again */ });
       // A press on a button before there was anything to press is done once there is.
       var button = event.type === "click" && event.target.closest("button[data-control]");
-      if (button && !drawing.classList.contains("interactive")) started.then(function () { button.click(); });
+      if (button && !drawing.classList.contains("interactive")) {
+        started.then(function () { if (drawing.classList.contains("interactive")) button.click(); });
+      }
     }
     ["pointerenter", "touchstart", "focusin", "click"].forEach(function (name) { figure.addEventListener(name, start, { passive: true }); });
   });
@@ -295,6 +302,7 @@
       steps.forEach(function (step, at) { step.hidden = at !== Number(range.value); });
       output.textContent = "step " + Number(steps[range.value].dataset.step).toLocaleString("en-US");
       range.setAttribute("aria-valuetext", output.textContent);
+      reach();
     }
     range.addEventListener("input", choose);
     label.append("After which training step? ", range, output);
@@ -320,8 +328,8 @@
 
   // What can be scrolled can be scrolled by keyboard.
   function reach() {
-    document.querySelectorAll(".table:not(.tall), pre, .math").forEach(function (box) {
-      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; else box.removeAttribute("tabindex");
+    document.querySelectorAll(".table:not(.tall), pre, .math, .sample").forEach(function (box) {
+      if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0; else box.removeAttribute("tabindex");
     });
   }
   reach();

@@ -303,6 +303,43 @@ def test_a_drag_zooms_and_reset_goes_back(page):
     )
 
 
+def test_a_chart_library_that_does_not_come_leaves_the_static_chart_and_a_page_that_answers(browser, server):
+    page, _, _ = open_page(browser, f"{server}/lessons/1.7/index.html")
+    page.route("**/vega.js", lambda route: route.abort())
+    page.locator("#chart-0 [data-control=closer]").click()
+    page.wait_for_timeout(300)
+    assert page.locator("#chart-0 .wide").is_visible() and page.evaluate("1 + 1") == 2
+    page.unroute("**/vega.js")
+    page.locator("#chart-0 [data-control=closer]").click()  # and the next touch tries again
+    page.locator("#chart-0 [data-control=reset]:enabled").wait_for(timeout=20_000)
+
+
+def test_at_the_end_the_values_are_those_of_the_chosen_smoothing(page):
+    figure = live(page, "chart-2")
+    page.mouse.move(5, 5)
+    weak = values(figure)
+    figure.locator("[data-control=smooth]").select_option("")
+    page.wait_for_function("before => document.querySelector('#chart-2 .value').textContent !== before", arg=weak[0])
+    off = values(figure)
+    figure.locator(".drawing").focus()
+    page.keyboard.press("End")
+    assert values(figure) == off
+
+
+def test_names_and_dots_stay_inside_a_zoomed_chart(page):
+    figure = live(page, "chart-1")
+    figure.locator(".drawing").focus()
+    page.keyboard.press("End")
+    for _ in range(2):
+        page.keyboard.press("+")
+        page.wait_for_timeout(300)
+    frame = figure.locator(".live").bounding_box()
+    for mark in figure.locator(".name, .dot").all():
+        box = mark.bounding_box()
+        assert frame["x"] <= box["x"] + box["width"] and box["x"] <= frame["x"] + frame["width"]
+        assert frame["y"] - 20 <= box["y"] <= frame["y"] + frame["height"]
+
+
 def test_an_arm_can_be_hidden(page):
     figure = live(page)
     assert len(drawn_lines(figure)) == 3
@@ -432,7 +469,7 @@ def test_the_readmes_picture_is_taken(browser, tmp_path):
         == 0
     )
     page, _, problems = open_page(
-        browser, f"file://{tmp_path}/site/lessons/1.7/index.html", viewport={"width": 900, "height": 1100}
+        browser, f"file://{tmp_path}/site/lessons/1.7/index.html", viewport={"width": 900, "height": 1480}
     )
     picture = page.screenshot(path=tmp_path / "lesson.png")
     if os.environ.get("UPDATE_PICTURES"):

@@ -42,6 +42,7 @@ def test_thinning_keeps_every_spike():
     few = thinned(points(values), {"mean": 100})
     assert len(few) <= 100 and {50.0, -50.0} <= set(few["y"])
     assert few["step"].is_monotonic_increasing
+    assert (few["step"].iloc[0], few["step"].iloc[-1]) == (0, 999)  # a line ends where its run ended
 
 
 def test_smoothing_comes_before_thinning(recorded):
@@ -59,7 +60,8 @@ def test_the_mean_ends_where_the_first_seed_ends():
     seeds = pd.concat(
         [points([1.0, 2.0, 3.0], line="seed").assign(seed=1), points([3.0, 4.0], line="seed").assign(seed=2)]
     )
-    assert curves.over_seeds(seeds, ["step"])["y"].tolist() == [2.0, 3.0]
+    assert curves.over_seeds(seeds, {"a": 2}, ["step"])["y"].tolist() == [2.0, 3.0]
+    assert curves.over_seeds(seeds, {"a": 3}, ["step"]).empty  # the third run diverged before its first value
 
 
 def test_curves_of_one_unit_share_their_scales(recorded):

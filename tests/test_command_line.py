@@ -38,6 +38,8 @@ def test_help_explains_each_command_with_an_example():
         (["--lesson", "1.7", "--run", "--record"], "--run and --record do not go together: choose one"),
         (["--lesson", "1.7", "--site-only"], "--site-only does not go with --lesson: leave it out"),
         (["--lesson", "1.7", "--fresh"], "--fresh goes with --run"),
+        (["--site-only", "--profile", "cpu"], "--profile goes with --run"),
+        (["--queue", "1.7", "--price", "1"], "--price goes with --plan"),
         (
             ["--lesson", "1.7", "--run", "--seeds", "one"],
             "argument --seeds: 'one' is no list of seeds: write e.g. 1,2,3",

@@ -23,6 +23,7 @@ def scope() -> Scope:
     [
         ("a.final.val_loss | loss", "3.000"),
         ("a.final.val_loss.sd | loss", "1.414"),
+        ("a.final.val_loss * 0.00003 | small", "0.00009"),
         ("b.final.val_loss - a.final.val_loss.max | loss", "−1.000"),
         ("a.final.val_loss * 1000 | count", "3,000"),
         ("a.final.val_loss / 12 | percent", "25.0\N{NO-BREAK SPACE}%"),

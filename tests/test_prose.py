@@ -80,10 +80,21 @@ def test_dollars_are_money_and_mathematics_is_mathml():
 
 @pytest.mark.parametrize(
     "formula",
-    ["\\text{a<b <script>alert(x)</script>}", "\\begin{aligned} a &= b \\end{aligned}", "\\text{<img src=x>}"],
+    [
+        "\\text{a<b <script>alert(x)</script>}",
+        "\\begin{aligned} a &= b \\end{aligned}",
+        "\\text{<img src=x>}",
+        "\\text{<mi\tonclick='alert(x)'>x</mi>}",
+        "\\href{javascript:alert(x)}{x}",
+    ],
 )
 def test_a_formula_cannot_bring_elements_of_its_own(formula):
     assert errors(f"${formula}$").startswith("page.md:1: a formula that cannot be read\n")
+
+
+def test_a_comment_in_a_formula_brings_nothing_into_the_page():
+    page = html("$\\text{<!--><script>alert(x)</script>-->}$ and $\\text{<!--neighbours-->}$")
+    assert "<script" not in page and "<!--" not in page
 
 
 def test_an_expression_without_its_end_is_told():
@@ -119,3 +130,20 @@ def test_texts_of_the_spec_obey_the_same_rules():
     assert render_line("It was {{ a.loss | loss }} <b>.", "x", SCOPE) == "It was 2.000 <b>."
     with pytest.raises(UserError, match="a number typed into prose"):
         render_line("It was 2.0.", "x", SCOPE)
+
+
+SAMPLES = [("small", 8, "To be\n", "To be\nor <not>"), ("small", 24, "To be\n", "To be\n20 times")]
+
+
+def test_a_sample_block_is_filled_with_what_the_arm_wrote():
+    page = render_prose("```sample small 24\nTo be\n```", "page.md", Scope({}, {}, {}), samples=SAMPLES).html
+    assert page == "<pre><code>To be\n20 times</code></pre>\n"
+
+
+def test_a_sample_that_no_run_drew_is_told():
+    with pytest.raises(UserError) as error:
+        render_prose("Text.\n\n```sample large 24\nTo be\n```", "page.md", Scope({}, {}, {}), samples=SAMPLES)
+    assert str(error.value) == (
+        "page.md:3: no run drew such a sample\n  got:      sample large 24\n  expected: sample small 8, sample small 24\n"
+        "  next:     name an arm and step that did"
+    )

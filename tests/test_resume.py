@@ -74,7 +74,7 @@ def kill_inside_a_write(run: RunFolder, child) -> bool:
     """SIGKILL as soon as a checkpoint's temporary file is seen; whether it was still there afterwards."""
     before = len(run.read_log())
     wait_until(lambda: len(run.read_log()) > before + 1, child)
-    wait_until(lambda: any(name.endswith(".tmp") for name in os.listdir(run.checkpoints)), child)
+    wait_until(lambda: any(run.checkpoints.glob("*.tmp")), child)  # the folder itself may not be there yet
     child.kill()
     child.wait()
     return any(name.endswith(".tmp") for name in os.listdir(run.checkpoints))

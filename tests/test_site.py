@@ -17,7 +17,7 @@ from engine.publishing import site, stale
 from engine.runs import Run, file_hash
 
 OF_EVERY_SITE = {
-    ".made-by-lesson-lab", "index.html", "404.html", "phases/1/index.html", "assets/style.css", "assets/page.js", "assets/vega.js",
+    ".made-by-lesson-lab", "index.html", "404.html", "phases/1/index.html", "colophon/index.html", "feed.xml", "sitemap.xml", "robots.txt", "llms.txt", "assets/favicon.svg", "assets/style.css", "assets/page.js", "assets/vega.js",
 }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_the_site_holds_every_page_and_the_published_data(recorded):
     runs = [f"{arm}-s{seed}" for arm in ("often", "rare", "straight") for seed in (1, 2)]
     names = ("config.json", "events.parquet", "metrics.parquet", "summary.json")
     data = {f"lessons/1.7/data/{run}/{name}" for run in runs for name in names}
-    own = {f"lessons/1.7/{name}" for name in ("index.html", "charts.js", "data/metrics.csv")}
+    own = {f"lessons/1.7/{name}" for name in ("index.html", "charts.js", "picture.png", "data/metrics.csv")}
     assert files.keys() == data | own | OF_EVERY_SITE
     metrics = recorded.recorded / "often-s1" / "metrics.parquet"
     assert files["lessons/1.7/data/often-s1/metrics.parquet"] == metrics.read_bytes()
@@ -187,7 +187,7 @@ def test_a_non_finite_number_in_a_chart_is_told(recorded, capsys):
     (folder / "summary.json").write_text(json.dumps(summary))
     assert recorded.build("--site-only") == 1
     assert capsys.readouterr().err == (
-        "runs/1.7/cpu/often-s1/metrics.parquet: a number that cannot be drawn\n  got:      nan at x = 16\n"
+        "runs/1.7/cpu/often-s1/metrics.parquet: a number that cannot be drawn\n  got:      nan at step 16\n"
         "  expected: finite numbers\n  next:     train the run anew with --fresh, then --record it\n"
     )
 
@@ -310,6 +310,26 @@ def test_an_edit_of_a_template_or_another_package_renders_the_pages_anew(recorde
     assert [lesson.id for _, lesson, *_ in rendered] == ["1.7"]
 
 
+def test_a_file_that_changes_while_its_page_is_rendered_stops_the_build_and_is_not_remembered(
+    recorded, monkeypatch, capsys
+):
+    real = site.render
+
+    def slow(job):
+        rendered = real(job)
+        recorded.page.write_text(recorded.page.read_text() + "\nWritten meanwhile.\n")
+        return rendered
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site, "render", slow)
+        assert recorded.build("--site-only") == 1
+    assert capsys.readouterr().err == (
+        "lessons/1.7-checkpointing/page.md: changed while the site was built\n  next:     run the same command again\n"
+    )
+    assert recorded.build("--site-only") == 0
+    assert "Written meanwhile." in page_of(recorded)
+
+
 def test_a_damaged_page_in_the_cache_is_rendered_anew(recorded):
     recorded.build("--site-only")
     right = page_of(recorded)
@@ -386,6 +406,33 @@ def test_the_csv_holds_every_logged_row_of_every_run(recorded):
     table = pyarrow.csv.read_csv(recorded.site / "lessons" / "1.7" / "data" / "metrics.csv")
     assert table.column_names[:3] == ["arm", "seed", "step"]
     assert table.num_rows == 6 * 25
+
+
+def test_a_picture_of_the_lessons_folder_is_published_with_its_caption(recorded):
+    (recorded.lesson / "a picture.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    recorded.page.write_text(
+        recorded.page.read_text() + '\n![Two lines](./a%20picture.svg "<b> {{ rare.settings.lr | plain }}")\n'
+    )
+    assert recorded.build("--site-only") == 0
+    assert (recorded.site / "lessons/1.7/a picture.svg").read_text().startswith("<svg")
+    figure = '<figure><img src="./a%20picture.svg" alt="Two lines" loading="lazy" /><figcaption>&lt;b&gt; 0.001</figcaption></figure>'
+    assert figure in page_of(recorded)
+
+
+def test_a_lesson_cannot_reach_outside_its_folder_or_over_its_own_data(recorded, tmp_path, capsys):
+    outside = tmp_path / "outside.png"
+    outside.write_text("mine")
+    (recorded.lesson / "data").mkdir()
+    (recorded.lesson / "data" / "metrics.csv").write_text("not from the runs")
+    text = recorded.page.read_text()
+    recorded.page.write_text(f"{text}\n[all](data/metrics.csv)\n")
+    assert recorded.build("--site-only") == 0
+    assert "not from the runs" not in (recorded.site / "lessons/1.7/data/metrics.csv").read_text()
+    for target in (str(outside), "../../../outside.png"):
+        recorded.page.write_text(f"{text}\n![a]({target})\n")
+        assert recorded.build("--site-only") == 1
+        assert "leads to no page or file of the site" in capsys.readouterr().err
+    assert outside.read_text() == "mine"
 
 
 def test_a_control_character_in_a_text_is_refused(recorded, capsys):

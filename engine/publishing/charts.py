@@ -9,6 +9,8 @@ import hashlib
 import html
 import json
 import math
+import re
+import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,7 @@ import pandas as pd
 import vl_convert
 
 from engine.cache import kept
+from engine.expressions import written
 from engine.lesson import Chart, Lesson
 from engine.publishing.compare import Verdict, by_arm
 from engine.publishing.curves import (
@@ -28,7 +31,8 @@ from engine.publishing.curves import (
     lines_of,
     thinned,
 )
-from engine.publishing.shapes import DASHES, HEIGHT, shape
+from engine.publishing.lists import TEMPLATES
+from engine.publishing.shapes import DASHES, HEIGHT, PAPER, shape
 from engine.runs import UNITS, Run
 
 STATIC_WIDTHS = {"wide": 640, "narrow": 340}  # px; a wide one shrunk to a phone would have letters of 5 px
@@ -52,6 +56,7 @@ class Drawn:
     live: dict[str, Any] | None = None  # for page.js; None for a chart that has nothing to move
     axes: dict[str, str] = field(default_factory=dict)
     arms: list["DrawnArm"] = field(default_factory=list)
+    end: str = ""  # where the arms' values stand
     noisy: bool = False
     can_log: bool = False
     with_mine: bool = False
@@ -68,8 +73,8 @@ class DrawnArm:
 
 def draw_all(
     lesson: Lesson, captions: list[str], runs: list[Run], mine: list[Run], prefix: str = "chart"
-) -> tuple[list[Drawn], str]:
-    """All charts of a lesson in one profile, and the small picture of the first. Curves of one unit from one step on
+) -> tuple[list[Drawn], dict[str, Any]]:
+    """All charts of a lesson in one profile, and the spec of the lesson's picture. Curves of one unit from one step on
     share their scales.
 
     UserError if there is nothing to draw, or a number is not finite.
@@ -87,8 +92,10 @@ def draw_all(
         else draw(chart, captions[number], of_chart, frames[_panel_of(chart, number)], f"{prefix}-{number}")
         for number, (chart, of_chart) in enumerate(zip(charts, lines, strict=True))
     ]
-    picture = next((small_picture(one) for one in lines if one is not None), drawn[0].svgs["narrow"])
-    return drawn, picture
+    first = next((one for one in lines if one is not None), None)
+    return drawn, picture_spec(first) if first else bars_spec(lesson, charts[0], runs) | {
+        "width": STATIC_WIDTHS["narrow"]
+    }
 
 
 def _panel_of(chart: Chart, number: int) -> Any:
@@ -110,6 +117,7 @@ def draw(chart: Chart, caption: str, lines: Lines, frame: tuple[Range, Range], i
     columns, rows = _table(chart, lines)
     return Drawn(
         ident, chart, caption, svgs, columns, rows, _live(chart, lines, frame, spec), lines.axes, _arms(lines),
+        end=end_of(chart, lines),
         noisy="weak" in lines.points, can_log=bool((lines.points["y"] > 0).any()), with_mine=not lines.only("mine").empty,
     )  # fmt: skip
 
@@ -124,9 +132,9 @@ def opening(points: pd.DataFrame) -> pd.DataFrame:
 def _arms(lines: Lines) -> list[DrawnArm]:
     ends = opening(lines.points)
     ends = ends[ends["line"] == "mean"].groupby("arm")["y"].last()
-    written = {arm: f"{ends[arm]:,.4g}" if arm in ends else "\N{EN DASH}" for arm in lines.labels}
+    texts = {arm: written(ends[arm]) if arm in ends else "\N{EN DASH}" for arm in lines.labels}
     return [
-        DrawnArm(arm, lines.labels[arm], number, " ".join(map(str, DASHES[number])), written[arm])
+        DrawnArm(arm, lines.labels[arm], number, " ".join(map(str, DASHES[number])), texts[arm])
         for arm, number in arms_of(lines)
     ]
 
@@ -141,20 +149,15 @@ def _frame(chart: Chart, lines: Lines) -> tuple[Range, Range]:
 def chart_spec(chart: Chart, lines: Lines, frame: tuple[Range, Range]) -> dict[str, Any]:
     """The Vega-Lite spec without its data: those go under the names "points", "marks" and "names"."""
     values = tuple(sorted(set(lines.points["value"]))) if chart.kind == "sweep" else ()
-    spec = shape("lines", chart.kind, arms_of(lines), _falls(lines.points), values)
-    titles = {"x": next(iter(lines.axes.values())), "y": chart.y_label}
-    for layer in spec["layer"]:
-        for channel, domain in zip(("x", "y"), frame, strict=True):
-            encoded = layer["encoding"].get(channel, {})
-            if "scale" in encoded:
-                encoded["scale"]["domain"], encoded["title"] = list(domain), titles[channel]
-    return spec
+    x, y = (next(iter(lines.axes.values())), frame[0]), (chart.y_label, frame[1])
+    return shape("lines", chart.kind, arms_of(lines), _falls(lines.points), values, x=x, y=y)
 
 
 def filled(
     spec: dict[str, Any], lines: Lines, points: pd.DataFrame, frame: tuple[Range, Range], width: int
 ) -> dict[str, Any]:
-    """The static chart: the spec with its data and its width."""
+    """The static chart: the spec with its data and its width, and without the layers that have nothing to show: each
+    costs a tenth of the drawing."""
     drawn = points.assign(x=points[next(iter(lines.axes))], order=range(len(points)))[[*KEY, "x", "y", "order"]]
     names = _names(lines, frame, width)
     datasets = {
@@ -162,7 +165,10 @@ def filled(
         "marks": json.loads(lines.marks.to_json(orient="records")),
         "names": names,
     }
-    return spec | {"width": width, "datasets": datasets}
+    there = {f"datum.line == '{line}'" for line in set(points["line"])}
+    there |= {f"datum.kind == '{kind}'" for kind in set(lines.marks["kind"])}
+    shown = [one for one in spec["layer"] if all(step["filter"] in there for step in one.get("transform", ()))]
+    return spec | {"width": width, "datasets": datasets, "layer": shown}
 
 
 def _with_room_for_labels(points: pd.DataFrame) -> Range:
@@ -188,7 +194,7 @@ def _names(lines: Lines, frame: tuple[Range, Range], width: int) -> list[dict[st
         for arm, line in mean[mean["line"] == "mean"].groupby("arm")
     }
     sign = -1 if _falls(lines.points) else 1
-    near_x, span = LABEL_WIDTH / width * frame[0][1], frame[1][1] - frame[1][0]
+    near_x, span = LABEL_WIDTH / width * (frame[0][1] - frame[0][0]), frame[1][1] - frame[1][0]
     rows: list[dict[str, Any]] = []
     ended: dict[tuple[float, float], dict[str, Any]] = {}
     for role in sorted(ends, key=lambda role: (sign * ends[role][1], list(labels).index(role))):
@@ -208,7 +214,7 @@ def static_svg(spec: dict[str, Any], title: str, description: str, ident: str) -
     """SVG markup that a screen reader announces: vl-convert itself drops title and description."""
     svg = to_svg(spec)
     names = f'<title id="{ident}-t">{html.escape(title)}</title><desc id="{ident}-d">{html.escape(description)}</desc>'
-    head, _, body = svg.partition(">")
+    head, _, body = svg.replace(f'stroke="{PAPER}"', f'stroke="{PAPER}" paint-order="stroke"').partition(">")
     head = head.replace("<svg", f'<svg role="img" aria-labelledby="{ident}-t {ident}-d"', 1)
     return f"{head}>{names}{body}"
 
@@ -235,21 +241,22 @@ def _live(chart: Chart, lines: Lines, frame: tuple[Range, Range], spec: dict[str
         "x": frame[0],
         "range": frame[1],
         "falls": _falls(lines.points),
+        "end": end_of(chart, lines),
         "spec": spec,
     }
 
 
 def _columns(axes: dict[str, str], part: pd.DataFrame) -> dict[str, Any]:
-    """Column -> values with five digits; or the factor, where a column is a multiple of the step."""
+    """Column -> values with seven digits; or the factor, where a column is a multiple of the step."""
     columns: dict[str, Any] = {}
     for name in (*axes, "y", *(name for name in ("weak", "strong") if name in part and part["line"].iloc[0] == "mean")):
         values = part[name].tolist()
         steps = part["step"].tolist() if "step" in part else []
         factor = values[-1] / steps[-1] if steps and steps[-1] else 0
-        if name in ("tokens", "bytes") and factor.is_integer() and values == [step * factor for step in steps]:
+        if name in ("tokens", "bytes") and float(factor).is_integer() and values == [step * factor for step in steps]:
             columns[name] = int(factor)
         else:
-            columns[name] = [int(value) if value == int(value) else float(f"{value:.5g}") for value in values]
+            columns[name] = [int(value) if value == int(value) else float(f"{value:.7g}") for value in values]
     return columns
 
 
@@ -269,7 +276,9 @@ def _table(chart: Chart, lines: Lines) -> tuple[list[str], list[list[str]]]:
     mean = lines.only("mean").pivot_table(index=axis, columns="arm", values="y")
     seeds = lines.only("seed")
     spread = seeds.groupby([axis, "arm"])["y"].std().fillna(0).unstack()
-    several = seeds["seed"].nunique() > 1  # one seed shows no noise, and "± 0" would claim there is none
+    several = (
+        seeds.groupby("arm")["seed"].nunique().max() > 1
+    )  # one seed shows no noise, and "± 0" would claim there is none
 
     def cell(x: float, role: str) -> str:
         if pd.isna(mean.loc[x, role]):
@@ -279,26 +288,40 @@ def _table(chart: Chart, lines: Lines) -> tuple[list[str], list[list[str]]]:
     roles = [role for role in labels if role in mean]
     at = "{:g}" if chart.kind == "sweep" else "{:,.0f}"
     # A noisy metric has a value a step: every so many of them is table enough, and the CSV has them all.
-    shown = mean.index[:: max(1, len(mean) // 50)]
+    shown = dict.fromkeys([*mean.index[:: max(1, len(mean) // 50)], mean.index[-1]])
     rows = [[at.format(x), *(cell(x, role) for role in roles)] for x in shown]
     return [lines.axes[axis], *(labels[role] for role in roles)], rows
 
 
 def draw_bars(lesson: Lesson, chart: Chart, caption: str, runs: list[Run], ident: str) -> Drawn:
     """One bar an arm: the mean of a final number, every seed as a dot on it."""
+    spec, finals = bars_spec(lesson, chart, runs), _finals(lesson, chart, runs)
+    svgs = {name: static_svg(spec | {"width": width}, chart.title, caption, f"{ident}-{name}") for name, width in STATIC_WIDTHS.items()}  # fmt: skip
+    rows = [
+        [lesson.arms[role].label, written(_mean(values)), f"{written(min(values))} to {written(max(values))}"]
+        for role, values in finals.items()
+    ]
+    return Drawn(ident, chart, caption, svgs, ["arm", chart.y_label, "seeds"], rows)
+
+
+def bars_spec(lesson: Lesson, chart: Chart, runs: list[Run]) -> dict[str, Any]:
+    finals = _finals(lesson, chart, runs)
+    labels, colours = arms_drawn(lesson, [run for run in runs if run.arm in finals])
+    spec = shape("bars", tuple(colours.items()), x=(chart.y_label, None))
+    bars = [{"arm": role, "label": f"{labels[role]}: {written(_mean(values))}", "y": _mean(values)} for role, values in finals.items()]  # fmt: skip
+    dots = [{"arm": role, "y": value} for role, values in finals.items() for value in values]
+    return spec | {"datasets": {"bars": bars, "points": dots}}
+
+
+def _finals(lesson: Lesson, chart: Chart, runs: list[Run]) -> dict[str, list[float]]:
+    """Arm -> the final number of each of its runs that has one, in the lesson's order."""
     by_role = by_arm(drawn_runs(lesson, chart, runs))
     finals = {role: [value for run in by_role.get(role, []) if (value := run.final(chart.metric)) is not None] for role in lesson.arms}  # fmt: skip
-    finals = {role: values for role, values in finals.items() if values}
-    labels, numbers = arms_drawn(lesson, [run for run in runs if run.arm in finals])
-    means = {role: sum(values) / len(values) for role, values in finals.items()}
-    spec = shape("bars", tuple((role, numbers[role]) for role in finals), chart.y_label)
-    spec["datasets"] = {
-        "bars": [{"arm": role, "label": f"{labels[role]}: {mean:,.4g}", "y": mean} for role, mean in means.items()],
-        "points": [{"arm": role, "y": value} for role, values in finals.items() for value in values],
-    }
-    svgs = {name: static_svg(spec | {"width": width}, chart.title, caption, f"{ident}-{name}") for name, width in STATIC_WIDTHS.items()}  # fmt: skip
-    rows = [[labels[role], f"{means[role]:,.4g}", f"{min(values):,.4g} to {max(values):,.4g}"] for role, values in finals.items()]  # fmt: skip
-    return Drawn(ident, chart, caption, svgs, ["arm", chart.y_label, "seeds"], rows)
+    return {role: values for role, values in finals.items() if values}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) -> str:
@@ -312,7 +335,8 @@ def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) ->
     margin = 0.06 * ((high - low) or 1.0)
     names, numbers = arms_drawn(lesson, [*arms[pair[0]], *arms[pair[1]]])
     labels = [names[role] for role in pair]
-    spec = shape("strip", tuple((role, numbers[role]) for role in pair), bool(verdict.seeds), metric.title, (low - margin, high + margin))  # fmt: skip
+    of_pair = tuple((role, numbers[role]) for role in pair)
+    spec = shape("strip", of_pair, bool(verdict.seeds), x=(metric.title, (low - margin, high + margin)))
     spec["datasets"] = {
         "points": [{"arm": role, "seed": seed, "x": value} for role, seed, value in finals],
         "names": [
@@ -324,17 +348,41 @@ def seed_strip(lesson: Lesson, verdict: Verdict, runs: list[Run], ident: str) ->
     )
 
 
-def small_picture(lines: Lines) -> str:
-    """The mean lines alone, without axes: a lesson's picture in a list. It says nothing that the text beside it does not."""
+def picture_spec(lines: Lines) -> dict[str, Any]:
+    """The mean lines alone, without axes."""
     mean = opening(lines.points)
     mean = mean[mean["line"] == "mean"]
     mean = thinned(mean.assign(x=mean[next(iter(lines.axes))]), PICTURE_POINTS)
     for name in ("x", "y"):
         low, high = mean[name].min(), mean[name].max()
         mean[name] = (mean[name] - low) / ((high - low) or 1.0)
-    spec = shape("picture", arms_of(lines))
-    spec["datasets"] = {"points": mean.assign(order=range(len(mean)))[["arm", "x", "y", "order"]].to_dict("records")}
+    points = mean.assign(order=range(len(mean)))[["arm", "x", "y", "order"]].to_dict("records")
+    return shape("picture", arms_of(lines)) | {"datasets": {"points": points}}
+
+
+def small_picture(spec: dict[str, Any]) -> str:
+    """A lesson's picture in a list. It says nothing that the text beside it does not."""
     return to_svg(spec).replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+
+
+def social_picture(spec: dict[str, Any], title: str, kicker: str) -> bytes:
+    """The picture that a link to the lesson is shown with: its curves under its title, in letters that a phone can show. PNG."""
+    words = {"text": textwrap.wrap(title, 26)[:2], "subtitle": kicker, "anchor": "start", "fontSize": 76, "subtitleFontSize": 38, "subtitlePadding": 16, "offset": 44, "color": "#1c1e21", "subtitleColor": "#565c64"}  # fmt: skip
+    layers = [one | {"mark": one["mark"] | {"strokeWidth": 9}} for one in spec["layer"]]
+    frame = {"width": 1200, "height": 630, "padding": 70, "autosize": {"type": "fit", "contains": "padding"}}
+    text = json.dumps(spec | frame | {"title": words, "layer": layers, "background": "#fdfdfb"}, allow_nan=False)
+    for number, colour in re.findall(
+        r"--arm-(\d): light-dark\((#\w+)", (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    ):
+        text = text.replace(f"var(--arm-{number})", colour)  # a picture file has no stylesheet
+    key = hashlib.sha256(f"{vl_convert.__version__} {text}".encode()).hexdigest()
+    return kept(f"png/{key[:40]}.png", lambda: vl_convert.vegalite_to_png(text))
+
+
+def end_of(chart: Chart, lines: Lines) -> str:
+    """Where the values stand that a chart shows without a cursor."""
+    axis, title = next(iter(lines.axes.items()))
+    return f"{title}: {written(lines.points[axis].max())}" if chart.kind == "sweep" else "at the end"
 
 
 def arms_of(lines: Lines) -> tuple[tuple[str, int], ...]:

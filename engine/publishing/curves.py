@@ -33,7 +33,7 @@ KEY = ["arm", "line", "seed"]  # one line
 
 @dataclass(frozen=True)
 class Lines:
-    """All that one chart shows. `marks` has the columns kind, arm, x (on the first axis), y and label."""
+    """All that one chart shows. `marks` has the columns kind, arm, x (on the first axis), y, and label (of a warmup)."""
 
     points: pd.DataFrame
     marks: pd.DataFrame
@@ -55,7 +55,6 @@ def lines_of(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run]) -> 
             lesson.where("charts", str(number)), "nothing to draw",
             got=f"no value of {chart.metric} from step {chart.from_step} on", next="lower from_step, or choose another metric",
         ))  # fmt: skip
-    _refuse_non_finite(lines.points, [*runs, *mine])
     return lines
 
 
@@ -70,7 +69,7 @@ def drawn_runs(lesson: Lesson, chart: Chart, runs: list[Run]) -> list[Run]:
 def curve_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run]) -> Lines:
     """A metric against steps, tokens, bytes or time."""
     seeds, own = (_curves(chart, some, line) for some, line in ((runs, "seed"), (mine, "mine")))
-    points = _together(seeds, over_seeds(seeds, list(STEP_AXES)), own)
+    points = _together(seeds, over_seeds(seeds, _counts(runs), list(STEP_AXES)), own)
     if chart.metric in NOISY:
         for name, share in SMOOTHING.items():
             points[name] = points.groupby(KEY, sort=False)["y"].transform(lambda y, share=share: smoothed(y, share))
@@ -93,6 +92,8 @@ def _curves(chart: Chart, runs: list[Run], line: str) -> pd.DataFrame:
         table = table[table["step"] >= chart.from_step]
         if run.summary.get("diverged_at") is not None:  # drawn as far as it had a loss
             table = table[table["y"].map(math.isfinite)]
+        for step, value in zip(table["step"], table["y"], strict=True):
+            refuse_non_finite(run, value, f"step {step}")
         parts.append(table.assign(arm=run.arm, line=line, seed=run.seed))
     columns = [*STEP_AXES, "y", *KEY]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
@@ -103,14 +104,18 @@ def _together(*frames: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([frame for frame in frames if len(frame)] or [frames[0]], ignore_index=True)
 
 
-def over_seeds(seeds: pd.DataFrame, axes: list[str], at: str = "step") -> pd.DataFrame:
-    """The mean line of each arm, where every seed of the arm still has a value."""
+def _counts(runs: list[Run]) -> dict[str, int]:
+    return {arm: len(of_arm) for arm, of_arm in by_arm(runs).items()}
+
+
+def over_seeds(seeds: pd.DataFrame, runs_of: dict[str, int], axes: list[str], at: str = "step") -> pd.DataFrame:
+    """The mean line of each arm, where each of its runs (`runs_of` says how many there are) still has a value."""
     if seeds.empty:
         return seeds
     grouped = seeds.groupby(["arm", at], sort=True)
     mean = grouped[[*(axis for axis in axes if axis != at), "y"]].mean().reset_index()
     count = grouped["y"].count().to_numpy()
-    wanted = mean["arm"].map(seeds.groupby("arm")["seed"].nunique()).to_numpy()
+    wanted = mean["arm"].map(runs_of).to_numpy()
     return mean[count == wanted].assign(line="mean", seed=-1)
 
 
@@ -127,9 +132,9 @@ def _curve_marks(lesson: Lesson, chart: Chart, runs: list[Run]) -> pd.DataFrame:
     """Kills, divergence, and where the warmup ends."""
     marks = []
     for run in runs:
-        marks += [("kill", run.arm, event["step"], f"SIGKILL at step {event['step']}") for event in run.events if event["event"] == "kill"]  # fmt: skip
+        marks += [("kill", run.arm, event["step"], "") for event in run.events if event["event"] == "kill"]  # fmt: skip
         if (step := run.summary.get("diverged_at")) is not None:
-            marks.append(("diverged", run.arm, step, f"seed {run.seed} diverged at step {step}"))
+            marks.append(("diverged", run.arm, step, ""))
     warmups = {run.arm: lesson.settings[run.config["profile"]][run.arm].warmup for run in runs}
     for end in sorted(set(warmups.values()) - {0}):
         arm = "" if len(set(warmups.values())) == 1 else next(role for role, warmup in warmups.items() if warmup == end)
@@ -144,7 +149,11 @@ def _marks(rows: list[tuple]) -> pd.DataFrame:
 
 def progress_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run]) -> Lines:
     """Where a run stood at which second of its own time: it falls back at every resume. First common seed only."""
-    seed = min(set.intersection(*({run.seed for run in of_arm} for of_arm in by_arm(runs).values())))
+    seeds = set.intersection(*({run.seed for run in of_arm} for of_arm in by_arm(runs).values())) if runs else set()
+    if not seeds:
+        number = lesson.spec.charts.index(chart)
+        raise UserError(problem(lesson.where("charts", str(number)), "its arms share no seed, and progress is that of one seed", next="choose another kind"))  # fmt: skip
+    seed = min(seeds)
     rows, marks = [], []
     for line, some in (("mean", runs), ("mine", mine)):
         for run in some:
@@ -152,7 +161,7 @@ def progress_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run
                 path = _progress(run)
                 rows += [(run.arm, line, seed, wall_s, step) for wall_s, step in path]
                 kills = [event for event in run.events if event["event"] == "kill"] if line == "mean" else []
-                marks += [("fall", run.arm, e["wall_s"], e["step"], f"SIGKILL at step {e['step']}") for e in kills]
+                marks += [("fall", run.arm, e["wall_s"], e["step"], "") for e in kills]
     points = pd.DataFrame(rows, columns=[*KEY, "wall_s", "y"])
     return Lines(points, _marks(marks), {"wall_s": STEP_AXES["wall_s"]}, *arms_drawn(lesson, runs))
 
@@ -178,37 +187,38 @@ def sweep_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run]) 
             variant, value = place[run.arm]
             final = run.final(chart.metric)
             if final is not None:
+                refuse_non_finite(run, final, "the end")
                 rows.append((variant, line, run.seed, value, final))
             elif line == "seed":
-                marks.append(("diverged", variant, value, None, f"seed {run.seed} diverged at {value:g}"))
+                marks.append(("diverged", variant, value, None, ""))
     points = pd.DataFrame(rows, columns=[*KEY, "value", "y"])
-    mean = over_seeds(points[points["line"] == "seed"], [], at="value")
+    seeds = points[points["line"] == "seed"]
+    mean = over_seeds(seeds, seeds.groupby("arm")["seed"].nunique().to_dict(), [], at="value")
     labels = {name: variant.label for name, variant in sweep.variants.items()}
     colours = {name: number % COLOURS for number, name in enumerate(labels)}
     return Lines(_together(points, mean), _marks(marks), {"value": chart.x_label}, labels, colours)
 
 
-def _refuse_non_finite(points: pd.DataFrame, runs: list[Run]) -> None:
-    bad = points[~points["y"].map(math.isfinite) & (points["line"] != "mean")]
-    if len(bad):
-        first = bad.iloc[0]
-        folder = next(run.folder for run in runs if (run.arm, run.seed) == (first["arm"], first["seed"]))
+def refuse_non_finite(run: Run, value: float, where: str) -> None:
+    if not math.isfinite(value):
         raise UserError(problem(
-            shown(folder / "metrics.parquet"), "a number that cannot be drawn",
-            got=f"{first['y']} at x = {first.iloc[0]:g}", expected="finite numbers", next="train the run anew with --fresh, then --record it",
+            shown(run.folder / "metrics.parquet"), "a number that cannot be drawn", got=f"{value} at {where}",
+            expected="finite numbers", next="train the run anew with --fresh, then --record it",
         ))  # fmt: skip
 
 
 def thinned(points: pd.DataFrame, most: dict[str, int]) -> pd.DataFrame:
-    """At most so many points a line: of each stretch the smallest and the largest value stay, so no spike is lost."""
+    """At most so many points a line: both ends, and of each stretch the smallest and the largest value, so no spike is lost."""
     parts = []
     for (_, line, _), part in points.groupby(KEY, sort=True):
         limit = most[line]
         if len(part) > limit:
-            y, count = part["y"].to_numpy(), limit // 2
+            y, count = part["y"].to_numpy(), limit // 2 - 1
             edges = [number * len(part) // count for number in range(count + 1)]
             stretches = list(itertools.pairwise(edges))
-            kept = {start + y[start:end].argmin() for start, end in stretches} | {start + y[start:end].argmax() for start, end in stretches}  # fmt: skip
+            kept = {0, len(part) - 1}  # a line ends where its run ended
+            kept |= {start + y[start:end].argmin() for start, end in stretches}
+            kept |= {start + y[start:end].argmax() for start, end in stretches}
             part = part.iloc[sorted(kept)]
         parts.append(part)
     return pd.concat(parts, ignore_index=True)

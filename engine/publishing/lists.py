@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from engine.expressions import FORMATS
+from engine.expressions import signed, written
 from engine.lesson import Phase, Site, id_key
 
 TEMPLATES = Path(__file__).parents[2] / "site_templates"
@@ -34,7 +34,7 @@ def templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )  # fmt: skip
-    environment.filters |= {name: written for name, written in FORMATS.items()}
+    environment.filters |= {"written": written, "signed": signed}
     return environment
 
 
@@ -51,6 +51,7 @@ def list_pages(site: Site, cards: list[Card]) -> dict[str, str]:
         published = [card for card in of_phase if card.published]
         address = f"phases/{phase.number}/index.html"
         pages[address] = render("phase.html", "../../", phase=phase, cards=of_phase, published=published)
+    pages["colophon/index.html"] = render("colophon.html", "../")
     # 404.html is served at any depth, so it alone links with absolute addresses.
     return pages | {"404.html": render("404.html", site.base_url + "/")}
 

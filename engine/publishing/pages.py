@@ -1,22 +1,26 @@
 """One lesson and its runs -> its page and the files beside it."""
 
 import io
+import posixpath
 import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote, urldefrag
 
 import pyarrow as pa
 import pyarrow.csv
 
-from engine.errors import UserError, shown
+from engine.errors import UserError, problem, shown
+from engine.expressions import signed, written
 from engine.lesson import Lesson, Phase, Settings, Site
-from engine.publishing.charts import draw_all, json_for_script, seed_strip
+from engine.publishing.charts import draw_all, json_for_script, seed_strip, small_picture, social_picture
 from engine.publishing.choose import LessonRuns
 from engine.publishing.compare import Verdict, by_arm, compare, judge, make_scope, prediction_interval
-from engine.publishing.curves import SMOOTHING
+from engine.publishing.curves import COLOURS, SMOOTHING
+from engine.publishing.feeds import json_ld
 from engine.publishing.lists import TEMPLATES, Card, templates
 from engine.publishing.prose import Prose, formula, render_line, render_prose
 from engine.runs import Run
@@ -45,13 +49,17 @@ def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
     texts = {
         key: text((key,), getattr(lesson.spec, key)) for key in ("title", "topic", "question", "result", "teaches")
     }
-    charts, picture = collected.get(lambda: draw_all(lesson, captions, runs, shown_runs.mine), ([], ""))
+    charts, picture = collected.get(lambda: draw_all(lesson, captions, runs, shown_runs.mine), ([], {}))
     panels = collected.get(lambda: list(_panels(shown_runs, captions)), [])
     drawn = [*charts, *(one for panel in panels for one in panel["charts"])]
     taken = template_ids() | {one.ident for one in drawn}
     prose = collected.get(
-        lambda: render_prose(lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope, taken), Prose("", [])
+        lambda: render_prose(
+            lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope, taken, sample_texts(lesson, runs)
+        ),
+        Prose("", []),
     )
+    phase = collected.get(lambda: phase_of(site, lesson), None)
     reference, mine = lesson.spec.reference, mine_against_record(shown_runs)
     context = {
         "lesson": lesson, "texts": texts, "runs": shown_runs, "prose": prose.html, "charts": charts, "panels": panels,
@@ -62,23 +70,33 @@ def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
         "samples": samples_of(lesson, runs), "mine": mine, "expected": expected_ends(lesson, runs),
         "machine": machine_sentence(lesson, shown_runs.profile, runs), "expected_minutes": minutes_phrase(lesson, runs),
         "downloads": [(folder, [*run.summary["files_sha256"], "summary.json"]) for folder, run in shown_runs.folders()],
-        "phase": next((one for one in site.phases if one.number == lesson.sort_key[0]), Phase(number=lesson.sort_key[0], title="")),
+        "phase": phase,
         "smoothing": SMOOTHING, "smoothing_formula": _smoothing_formula(),
     }  # fmt: skip
     collected.raise_all()
+    card = Card(
+        lesson.id, texts["topic"], texts["title"], texts["teaches"], str(lesson.spec.date), True, shown_runs.draft,
+        texts["result"], small_picture(picture),
+    )  # fmt: skip
+    context["json_ld"] = json_for_script(json_ld(site, card))
     html = templates().get_template("lesson.html").render(site=site, root="../../", **context)
     live = {one.ident: one.live for one in drawn if one.live}
-    files = {
+    files = linked_files(lesson, prose.links) | {
         "index.html": html.encode(),
         "charts.js": f"window.lessonCharts = {json_for_script(live)};\n".encode(),
         "data/metrics.csv": metrics_csv(runs),
+        "picture.png": social_picture(picture, texts["title"], f"Lesson {lesson.id}. {site.title}"),
     }
     own = [f"{one.run.name}: {'matched' if one.matched else 'DID NOT MATCH'} the record: {one.how}" for one in mine]
     whose = "your runs' verdict (a draft: nothing is recorded yet)" if shown_runs.draft else "the record's verdict"
-    card = Card(
-        lesson.id, texts["topic"], texts["title"], texts["teaches"], str(lesson.spec.date), True, shown_runs.draft, texts["result"], picture
-    )  # fmt: skip
     return LessonPage(card, files, prose.links, [*own, f"{whose}: {verdict_sentence(lesson, runs)}"])
+
+
+def phase_of(site: Site, lesson: Lesson) -> Phase:
+    for phase in site.phases:
+        if phase.number == lesson.sort_key[0]:
+            return phase
+    raise UserError(problem(lesson.where("id"), f"site.toml has no phase {lesson.sort_key[0]}", next="add [[phases]] there, or give the lesson another id"))  # fmt: skip
 
 
 def _check_plain_texts(lesson: Lesson, text: Callable[[tuple[str, ...], str], str]) -> None:
@@ -107,10 +125,10 @@ def _panels(shown_runs: LessonRuns, captions: list[str]) -> Any:
 
 
 def machine_sentence(lesson: Lesson, profile: str, runs: list[Run]) -> str:
-    """e.g. "on two cores of a laptop's kind of CPU, 4 minutes for all arms of one seed"."""
-    gpu = runs[0].config["provenance"].get("gpu")
-    where = f"on {gpu}" if lesson.settings[profile][lesson.pair[0]].device == "cuda" else "on a laptop CPU"
-    return f"profile {profile}: {where}, {minutes_phrase(lesson, runs)} for one seed of every arm"
+    """e.g. "profile cpu, on two cores of AMD EPYC (AVX2): about 4 minutes for one seed of every arm"."""
+    made_on, device = runs[0].config["provenance"], runs[0].config["settings"].get("device", "cpu")
+    where = made_on["gpu"] if device == "cuda" else f"two cores of {made_on['processor']}"
+    return f"profile {profile}, on {where}: {minutes_phrase(lesson, runs)} for one seed of every arm"
 
 
 def minutes_phrase(lesson: Lesson, runs: list[Run]) -> str:
@@ -125,20 +143,24 @@ def minutes_phrase(lesson: Lesson, runs: list[Run]) -> str:
 
 def expected_ends(lesson: Lesson, runs: list[Run]) -> list[tuple[str, str]]:
     """(arm's label, where another seed of it should end)."""
-    rows = []
-    for role, of_arm in by_arm(runs).items():
-        if lesson.arms[role].role == "sweep":
-            continue
-        finals = [run.final(lesson.spec.metric.name) for run in of_arm]
+    rows, by_role = [], by_arm(runs)
+    for role, arm in lesson.spec.arms.items():
+        finals = [run.final(lesson.spec.metric.name) for run in by_role[role]]
         if None in finals:
-            rows.append((lesson.arms[role].label, "it diverges" if not any(finals) else "it diverges at some seeds"))
+            rows.append((arm.label, "it diverges" if not any(finals) else "it diverges at some seeds"))
         elif len(finals) > 1:
             low, high = prediction_interval(finals)  # no metric of ours can be negative
-            rows.append((lesson.arms[role].label, f"{max(0.0, low):,.4g} to {high:,.4g}"))
+            rows.append((arm.label, f"{written(max(0.0, low))} to {written(high)}"))
         else:
-            rows.append((lesson.arms[role].label, f"{finals[0]:,.4g}"))
-    order = [arm.label for arm in lesson.arms.values()]
-    return sorted(rows, key=lambda row: order.index(row[0]))
+            rows.append((arm.label, written(finals[0])))
+    return rows
+
+
+def linked_files(lesson: Lesson, links: list[tuple[str, int]]) -> dict[str, bytes]:
+    """The pictures and other files of the lesson's folder that its prose links to: they are published beside the page."""
+    names = {posixpath.normpath(unquote(urldefrag(target).url)) for target, _ in links}
+    inside = {name: lesson.folder / name for name in names if ":" not in name and not name.startswith(("/", ".."))}
+    return {name: path.read_bytes() for name, path in sorted(inside.items()) if path.is_file()}
 
 
 def metrics_csv(runs: list[Run]) -> bytes:
@@ -167,9 +189,20 @@ def samples_of(lesson: Lesson, runs: list[Run]) -> dict[str, Any] | None:
     return {
         "steps": sorted({step for step, _ in common}),
         "prompts": [prompt for prompt in settings.sample_prompts if any(prompt == of_text for _, of_text in common)],
-        "arms": [{"label": lesson.arms[role].label, "texts": texts[role], "number": list(lesson.arms).index(role)} for role in roles],
+        "arms": [{"label": lesson.arms[role].label, "texts": texts[role], "number": list(lesson.arms).index(role) % COLOURS} for role in roles],
         "seed": first[roles[0]].seed, "new_tokens": settings.sample_tokens,
     }  # fmt: skip
+
+
+def sample_texts(lesson: Lesson, runs: list[Run]) -> list[tuple[str, int, str, str]]:
+    """What each arm of the first seed wrote, as prose asks for it."""
+    first = {role: of_arm[0] for role, of_arm in by_arm(runs).items()}
+    return [
+        (role, row["step"], row["prompt"], visible(f"{row['prompt']}|{row['text']}"))  # the bar: what follows is the model's
+        for role in lesson.arms
+        if role in first
+        for row in first[role].samples
+    ]
 
 
 def visible(text: str) -> str:
@@ -186,13 +219,12 @@ def verdict_sentence(lesson: Lesson, runs: list[Run]) -> str:
     """The headline verdict in one line, e.g. for a terminal."""
     spec, verdict = lesson.spec, verdicts(lesson, runs)[0]
     first, second = (lesson.arms[role].label for role in (verdict.first, verdict.second))
-    number = lambda value: f"{value:+,.4g}"
     seeds = ", ".join(map(str, verdict.seeds))
     noise = "one seed shows no noise"
     if verdict.has_interval:
-        noise = f"95 % interval {number(verdict.low)} to {number(verdict.high)}; {verdict.floors:.1f} noise floors"
+        noise = f"95 % interval {signed(verdict.low)} to {signed(verdict.high)}; {verdict.floors:.1f} noise floors"
     return (
-        f"{verdict.word}: {second} minus {first} is {number(verdict.mean)} {spec.metric.label} "
+        f"{verdict.word}: {second} minus {first} is {signed(verdict.mean)} {spec.metric.label} "
         f"({noise}; {f'seeds {seeds}' if seeds else 'unpaired'})"
     )
 

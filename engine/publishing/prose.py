@@ -41,7 +41,15 @@ MATHML = re.compile(
     r"\{http://www.w3.org/1998/Math/MathML\}(math|none|merror|m(row|i|n|o|s|text|space|sqrt|root|frac|style|sub|sup|subsup"
     r"|under|over|underover|table|tr|td|padded|phantom|enclose|fenced|multiscripts))"
 )
+MATHML_ATTRIBUTES = re.compile(
+    r"display|stretchy|form|fence|separator|accent(under)?|movablelimits|[lr]space|largeop|symmetric|m(in|ax)size|mathvariant"
+    r"|linethickness|displaystyle|scriptlevel|width|height|depth|voffset|(column|row)(align|spacing|lines)|frame|open|close"
+)
+ElementTree.register_namespace("", "http://www.w3.org/1998/Math/MathML")
 DIGIT_NEXT = "write an expression over the runs, or {{ … | plain }} if the number is typed on purpose"
+
+
+Samples = Iterable[tuple[str, int, str, str]]  # arm, step, prompt, prompt and what was written after it
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,8 @@ class Prose:
     links: list[tuple[str, int]]
 
 
-def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] = ()) -> Prose:
-    """`taken_ids` are those of the page around the prose. UserError with every undefined name, typed digit and unreadable formula, each with its line."""
+def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] = (), samples: Samples = ()) -> Prose:
+    """`taken_ids` are those of the page around the prose; `samples` is what the models wrote. UserError with every undefined name, typed digit and unreadable formula, each with its line."""
     parser, env = _parser(), {}
     tokens = parser.parse(_hide_bars(text), env)
     problems: list[str] = []
@@ -69,11 +77,26 @@ def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] =
                 links += _finish_inline(inside, where, line, scope, problems)
         elif token.type in ("fence", "code_block"):
             token.content = token.content.replace(HIDDEN_BAR, BAR)
+            if token.info.startswith("sample "):
+                _fill_sample(token, f"{where}:{token.map[0] + 1}", samples, problems)
         elif token.type == "math_block":
             _formula(token, f"{where}:{token.map[0] + 1}", problems)
+    _pictures_to_figures(tokens)
     if problems:
         raise UserError(*problems)
     return Prose(parser.renderer.render(tokens, parser.options, env), links)
+
+
+def _fill_sample(token: Token, where: str, samples: Samples, problems: list[str]) -> None:
+    """A block ```sample ARM STEP``` around a prompt becomes what that arm wrote after it: nobody copies samples by hand."""
+    arm, _, step = token.info.removeprefix("sample ").partition(" ")
+    prompt = token.content.strip()
+    known = {(of_arm, str(at)): text for of_arm, at, asked, text in samples if asked.strip() == prompt}
+    if (arm, step) in known:
+        token.content, token.info = known[arm, step], ""
+    else:
+        there = ", ".join(f"sample {of_arm} {at}" for of_arm, at in known) or f"a prompt of the lesson, not {prompt!r}"
+        problems.append(problem(where, "no run drew such a sample", got=token.info, expected=there, next="name an arm and step that did"))  # fmt: skip
 
 
 def render_line(text: str, where: str, scope: Scope) -> str:
@@ -83,8 +106,12 @@ def render_line(text: str, where: str, scope: Scope) -> str:
     for number, part in enumerate(parts):
         if number % 2:
             parts[number] = _written(part, where, scope, problems)
-        else:
-            problems += _typed_digits(part, where)
+            continue
+        problems += _typed_digits(part, where)
+        if "{{" in part:
+            problems.append(
+                problem(where, "an expression without its end", got=part.strip(), expected="}}", next="close it")
+            )
     if problems:
         raise UserError(*problems)
     return "".join(parts)
@@ -147,6 +174,11 @@ def _finish_inline(
         elif token.type == "image":
             links.append((str(token.attrGet("src")), line))
             problems += _typed_digits(token.content, here)
+            if "title" in token.attrs:
+                try:
+                    token.attrSet("title", render_line(str(token.attrs["title"]).replace(HIDDEN_BAR, BAR), here, scope))
+                except UserError as error:
+                    problems += error.problems
             for child in token.children or []:
                 if child.type == "expression":  # an alternative text is plain text
                     child.type, child.content = "text", _written(child.content, here, scope, problems)
@@ -207,13 +239,16 @@ def formula(latex: str, display: str) -> str:
     try:
         mathml = latex2mathml.converter.convert(latex, display=display)
         # The library escapes nothing: text within a formula could bring elements of its own, or a bare "&".
-        nodes = list(ElementTree.fromstring(mathml).iter())
+        root = ElementTree.fromstring(mathml)
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for a formula that it cannot read
         raise ValueError(str(error)) from None
-    for node in nodes:
+    for node in root.iter():
         if not MATHML.fullmatch(node.tag):
             raise ValueError(f"it would put <{node.tag.rpartition('}')[2]}> into the page")
-    return mathml
+        if strange := [name for name in node.attrib if not MATHML_ATTRIBUTES.fullmatch(name)]:
+            raise ValueError(f"it would put {', '.join(strange)} on an element of the page")
+    # Written anew from what was checked: HTML ends a comment elsewhere than XML does.
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _highlighted(code: str, language: str, _: str) -> str:
@@ -240,6 +275,19 @@ def _no_empty_heads(tokens: list[Token]) -> None:
     for opening, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if opening.type == "th_open" and not inline.content:
             opening.tag = closing.tag = "td"
+
+
+def _pictures_to_figures(tokens: list[Token]) -> None:
+    """A paragraph that is one picture with a title, ![what it shows](picture.png "Its caption"), is a figure."""
+    for opening, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        children = inline.children or []
+        if opening.type == "paragraph_open" and [child.type for child in children] == ["image"]:
+            opening.tag = closing.tag = "figure"
+            if caption := children[0].attrs.pop("title", ""):
+                children += [
+                    Token("html_inline", "", 0, content=f"<figcaption>{html.escape(str(caption))}</figcaption>")
+                ]
+            children[0].attrSet("loading", "lazy")
 
 
 def slug(text: str) -> str:

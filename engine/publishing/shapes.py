@@ -5,7 +5,6 @@ takes as long again. So a shape is made once and kept; pages whose shapes are al
 """
 
 import hashlib
-import importlib.metadata
 import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,37 +18,45 @@ if TYPE_CHECKING:
 HEIGHT = 300
 STRIP_HEIGHT, PICTURE_SIZE, BAR_HEIGHT = 130, (200, 76), 46  # px
 DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4])  # arms are told apart without colour too
+FEW_TICKS = "width < 400 ? 4 : 7"  # calmer, and every number's width is measured, which is most of the drawing's time
+PAPER = "var(--paper)"
 Arms = tuple[tuple[str, int], ...]  # arm, and which of the colours and dashes is its own
 
 
 @lru_cache(maxsize=256)
 def _kept_shape(name: str, arguments: tuple[Any, ...]) -> bytes:
-    key = hashlib.sha256(
-        f"{source_hash()} {importlib.metadata.version('altair')} {name} {arguments!r}".encode()
-    ).hexdigest()
+    key = hashlib.sha256(f"{source_hash()} {name} {arguments!r}".encode()).hexdigest()
     return kept(f"shapes/{key[:40]}.json", lambda: json.dumps(_MAKERS[name](*arguments)).encode())
 
 
-def shape(name: str, *arguments: Any) -> dict[str, Any]:
-    """A fresh copy of the spec of that shape."""
-    return json.loads(_kept_shape(name, arguments))
+def shape(name: str, *arguments: Any, **axes: tuple[str, tuple[float, float] | None]) -> dict[str, Any]:
+    """A fresh copy of the spec of that shape. `axes` are x and y: the title, and the range where the chart sets it."""
+    spec = json.loads(_kept_shape(name, arguments))
+    for layer in spec["layer"]:
+        for channel, (title, domain) in axes.items():
+            encoded = layer["encoding"].get(channel, {})
+            if "scale" in encoded:
+                encoded["title"] = title
+                if domain:
+                    encoded["scale"]["domain"] = list(domain)
+    return spec
 
 
 def lines_shape(kind: str, arms: Arms, falls: bool, values: tuple[float, ...]) -> dict[str, Any]:
     """Curves, progress and sweeps. Data: "points" (arm, line, seed, x, y, order), "marks" (kind, arm, x, y, label), "names".
 
-    Axes carry domain [0, 1] and no title. `values` are those of a sweep.
+    `values` are those of a sweep.
     """
     import altair as alt
 
     # Numbers that keep their distance, at the ends too.
-    axis = alt.Axis(tickCount=alt.ExprRef("width < 400 ? 5 : 9"), labelOverlap=True)
+    axis = alt.Axis(tickCount=alt.ExprRef(FEW_TICKS), labelOverlap=True)
     scale = alt.Scale(nice=False, domain=[0, 1])
     if values:  # both sizes of step alike
         axis = alt.Axis(format="~r", values=list(values))
         scale = alt.Scale(nice=False, domain=[0, 1], type="log" if values[0] > 0 else "linear")
     x = alt.X("x:Q", axis=axis, scale=scale)
-    y = alt.Y("y:Q", axis=alt.Axis(tickCount=7), scale=alt.Scale(nice=False, domain=[0, 1]))
+    y = alt.Y("y:Q", axis=alt.Axis(tickCount=5), scale=alt.Scale(nice=False, domain=[0, 1]))
     style, ink = _arm_style(arms), {"color": "currentColor"}
     by_line = {"x": x, "y": y, "detail": ["line:N", "seed:N"], **({"order": "order:Q"} if kind == "progress" else {})}
     of_line = lambda line: alt.Chart(alt.NamedData("points")).transform_filter(f"datum.line == '{line}'")
@@ -60,7 +67,7 @@ def lines_shape(kind: str, arms: Arms, falls: bool, values: tuple[float, ...]) -
         seed = of_line("seed").mark_line(strokeWidth=1, opacity=0.45).encode(**by_line, **style)
         mine = of_line("mine").mark_line(strokeWidth=1.5, **ink).encode(**by_line, strokeDash=style["strokeDash"])
     mean = of_line("mean").mark_line(strokeWidth=2.5).encode(**by_line, **style)
-    return _finish([seed, mean, mine, *_mark_layers(x, y, style), *_name_layers(falls, x, y, style)], 0, HEIGHT)
+    return _finish([seed, mean, mine, *_mark_layers(x, y, style), _name_layer(falls, x, y, style)], 0, HEIGHT)
 
 
 def _mark_layers(x: "alt.X", y: "alt.Y", style: dict[str, Any]) -> list["alt.Chart"]:
@@ -80,17 +87,18 @@ def _mark_layers(x: "alt.X", y: "alt.Y", style: dict[str, Any]) -> list["alt.Cha
     ]  # fmt: skip
 
 
-def _name_layers(falls: bool, x: "alt.X", y: "alt.Y", style: dict[str, Any]) -> list["alt.Chart"]:
-    """The arms' names at the lines' ends, each on a halo of paper."""
+def _name_layer(falls: bool, x: "alt.X", y: "alt.Y", style: dict[str, Any]) -> "alt.Chart":
+    """The arms' names at the lines' ends, each with a rim of paper; static_svg puts the rim below the letters."""
     import altair as alt
 
-    base = alt.Chart(alt.NamedData("names")).encode(x=x, y=y, text="label:N")
+    names = alt.Chart(alt.NamedData("names"))
     look = {"align": "right", "dx": -4, "dy": 11 if falls else -11, "fontSize": 13, "fontWeight": 600}
-    halo = base.mark_text(**look, stroke="var(--paper)", strokeWidth=4, strokeJoin="round", color="var(--paper)")
-    return [halo, base.mark_text(**look).encode(color=style["color"])]
+    return names.mark_text(**look, stroke=PAPER, strokeWidth=4, strokeJoin="round").encode(
+        x=x, y=y, text="label:N", color=style["color"]
+    )
 
 
-def bars_shape(arms: Arms, title: str) -> dict[str, Any]:
+def bars_shape(arms: Arms) -> dict[str, Any]:
     """One bar an arm. Data: "bars" (arm, label, y), "points" (arm, y).
 
     Each arm's name stands above its bar: beside it, long names would leave no room for the bar on a phone.
@@ -99,9 +107,7 @@ def bars_shape(arms: Arms, title: str) -> dict[str, Any]:
 
     color = _arm_style(arms)["color"]
     y = alt.Y("arm:N", sort=[arm for arm, _ in arms], axis=None, scale=alt.Scale(paddingInner=0.55, paddingOuter=0.5))
-    x = alt.X(
-        "y:Q", title=title, axis=alt.Axis(tickCount=alt.ExprRef("width < 400 ? 5 : 9")), scale=alt.Scale(zero=True)
-    )
+    x = alt.X("y:Q", axis=alt.Axis(tickCount=alt.ExprRef(FEW_TICKS)), scale=alt.Scale(zero=True))
     bars, dots = (alt.Chart(alt.NamedData(name)) for name in ("bars", "points"))
     name = {
         "align": "left",
@@ -119,12 +125,12 @@ def bars_shape(arms: Arms, title: str) -> dict[str, Any]:
     return _finish(layers, 0, BAR_HEIGHT * len(arms) + 14)
 
 
-def strip_shape(arms: Arms, paired: bool, title: str, domain: tuple[float, float]) -> dict[str, Any]:
+def strip_shape(arms: Arms, paired: bool) -> dict[str, Any]:
     """One dot a seed for two arms. Data: "points" (arm, seed, x), "names" (arm, label, first)."""
     import altair as alt
 
     color = _arm_style(arms)["color"]
-    x = alt.X("x:Q", title=title, axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=list(domain), nice=False))
+    x = alt.X("x:Q", axis=alt.Axis(tickCount=4), scale=alt.Scale(domain=[0, 1], nice=False))
     y = alt.Y("arm:N", sort=[arm for arm, _ in arms], axis=None, scale=alt.Scale(paddingInner=0.5, paddingOuter=0.6))
     points, names = (alt.Chart(alt.NamedData(name)) for name in ("points", "names"))
     layers = [points.mark_point(size=70, filled=True, opacity=0.75).encode(x=x, y=y, color=color)]

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urldefrag
 from engine.cache import kept
 from engine.errors import UserError, disk_problem, problem, shown
 from engine.lesson import Lesson, Site
+from engine.publishing.feeds import feed_files
 from engine.publishing.lists import TEMPLATES, Card, list_pages, neighbours
 from engine.publishing.stale import Built, Contents, Rendered
 
@@ -57,7 +58,7 @@ def gather(
     with_local: set[str],
     contents: Contents | None = None,
 ) -> Gathered:
-    """Render and check everything. `with_local` names lessons whose page also shows local runs; Without `contents`, no cache is trusted.
+    """Render and check everything. `with_local` names lessons whose page also shows local runs; without `contents`, no cache is trusted.
 
     UserError with all problems of all lessons.
     """
@@ -67,10 +68,13 @@ def gather(
     done = [Rendered.load(folder) if contents else None for *_, folder in jobs]
     stale = [job for job, rendered in zip(jobs, done, strict=True) if rendered is None]
     fresh = iter(_render_all(stale))
+    where.refuse_changed([lesson for _, lesson, *_ in stale], [folder for *_, folder in stale])
     gathered = Gathered([rendered or next(fresh) for rendered in done])
     cards = [one.card for one in gathered.lessons]
     pages = list_pages(site, cards)
+    lesson_pages = [f"lessons/{card.id}/index.html" for card in cards if card.published]
     gathered.files = {address: html.encode() for address, html in pages.items()} | assets()
+    gathered.files |= feed_files(site, cards, [*pages, *lesson_pages])
     check_links(gathered, {lesson.id: lesson.page for lesson in lessons}, lessons_folder / "site.toml", site.base_url)
     return gathered
 
@@ -83,6 +87,7 @@ def _render_all(jobs: list[Job]) -> list[Rendered]:
     else:
         workers = min(os.cpu_count() or 1, len(jobs))
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            pool.submit(assets)  # to make the chart library takes as long as several lessons
             results = list(pool.map(render, jobs, chunksize=max(1, min(8, len(jobs) // workers // 2))))
     problems = [text for result in results if isinstance(result, UserError) for text in result.problems]
     if problems:
@@ -118,7 +123,7 @@ def render(job: Job) -> Rendered | UserError:
 
 def assets() -> dict[str, bytes]:
     """Stylesheet, our script, and the one copy of Vega for the whole site."""
-    files = {f"assets/{name}": (TEMPLATES / name).read_bytes() for name in ("style.css", "page.js")}
+    files = {f"assets/{name}": (TEMPLATES / name).read_bytes() for name in ("style.css", "page.js", "favicon.svg")}
     return files | {"assets/vega.js": kept(f"vega-{importlib.metadata.version('vl-convert-python')}.js", _vega)}
 
 
@@ -275,7 +280,7 @@ def _swap(new: Path, out: Path, moved: list[str]) -> None:
         for source, target in steps:
             os.replace(source, target)
             done.append((source, target))
-    except OSError:
+    except BaseException:  # Ctrl-C too
         for source, target in reversed(done):
             os.replace(target, source)
         raise

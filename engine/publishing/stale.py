@@ -4,6 +4,7 @@ The hash is over the content of everything: prose, spec, runs, templates, our ow
 Modification times are not asked: git sets them as it likes.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -12,12 +13,14 @@ import json
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from engine.cache import CACHE
+from engine.errors import UserError, problem, shown
 from engine.lesson import Lesson, Site
 from engine.publishing.lists import TEMPLATES, Card
 
@@ -26,6 +29,7 @@ PACKAGES = (
     "altair", "vl-convert-python", "pandas", "pyarrow", "jinja2", "markupsafe", "markdown-it-py", "mdit-py-plugins", "pygments",
     "latex2mathml", "pydantic", "narwhals",
 )  # fmt: skip
+KEPT_S = 24 * 3600  # seconds that a page which is no longer right is kept
 PUBLISHED = ("config.json", "summary.json", "*.parquet")  # of a run folder: all that a page can depend on
 
 
@@ -62,7 +66,7 @@ class Rendered:
         return self if whole else None
 
     def store(self, folder: Path, contents: dict[str, bytes]) -> Self:
-        """Whole or not at all; other versions of the same lesson are forgotten."""
+        """Whole or not at all; what the same lesson was long ago is forgotten."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(dir=folder.parent))
         try:
@@ -72,12 +76,14 @@ class Rendered:
                 path.write_bytes(content)
             (aside / "rendered.json").write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
             for old in folder.parent.iterdir():
-                if old not in (folder, aside) and len(old.name) == len(
-                    folder.name
-                ):  # not what another build is writing
+                if (
+                    old != folder and time.time() - old.stat().st_mtime > KEPT_S
+                ):  # a younger one may be read by another build
                     shutil.rmtree(old, ignore_errors=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            aside.rename(folder)
+            if self.load(folder) is None:
+                shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another build was faster: its result is the same
+                aside.rename(folder)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return dataclasses.replace(self, folder=str(folder))
@@ -88,28 +94,58 @@ class Contents:
 
     def __init__(self, lessons_folder: Path, runs_folder: Path) -> None:
         self._roots = [
-            (lessons_folder, _hashes(lessons_folder, ("*",))),
-            (runs_folder, _hashes(runs_folder, PUBLISHED)),
+            (lessons_folder, _by_folder(_hashes(lessons_folder, ("*",)))),
+            (runs_folder, _by_folder(_hashes(runs_folder, PUBLISHED))),
         ]
 
     def everything(self, site: Site, with_local: set[str]) -> str:
         """The hash of all that a whole site depends on."""
-        lines = [f"{name} {sha}" for _, hashes in self._roots for name, sha in hashes.items()]
+        lines = [line for _, folders in self._roots for lines in folders.values() for line in lines]
         return _hash(source_hash(), site.model_dump_json(), ",".join(sorted(with_local)), *lines)
 
     def lesson_folder(self, site: Site, lesson: Lesson, with_local: bool) -> Path:
         """Where a rendered lesson is kept: one place a lesson, one name a content."""
         (lessons, of_lessons), (runs, of_runs) = self._roots
         place = _hash(str(lesson.folder.resolve()), str(runs.resolve()))[:20]
-        below = (f"{lesson.folder.relative_to(lessons).as_posix()}/", f"{lesson.id}/", f"local/{lesson.id}/")
-        lines = [
-            f"{name} {sha}"
-            for hashes in (of_lessons, of_runs)
-            for name, sha in hashes.items()
-            if name.startswith(below)
-        ]
+        own = [(of_lessons, lesson.folder.relative_to(lessons)), *((of_runs, folder) for folder in _of(lesson))]
+        lines = [line for folders, folder in own for line in folders.get(folder, ())]
         key = _hash(source_hash(), site.model_dump_json(), str(with_local), *lines)
         return CACHE / "pages" / place / key[:40]
+
+    def refuse_changed(self, lessons: list[Lesson], rendered: list[Path]) -> None:
+        """UserError if a file of these lessons changed while they were rendered: the result would be kept under a wrong name."""
+        (lessons_folder, of_lessons), (runs_folder, of_runs) = self._roots
+        changed: set[str] = set()
+        for lesson in lessons:
+            changed |= _changed(of_lessons, lessons_folder, lesson.folder.relative_to(lessons_folder), ("*",))
+            for folder in _of(lesson):
+                changed |= _changed(of_runs, runs_folder, folder, PUBLISHED)
+        if changed:
+            for folder in rendered:
+                shutil.rmtree(folder, ignore_errors=True)
+            where = ", ".join(sorted(changed))
+            raise UserError(problem(where, "changed while the site was built", next="run the same command again"))
+
+
+def _by_folder(hashes: dict[str, str]) -> dict[Path, list[str]]:
+    """The folder of a lesson or of its runs -> a line a file: its place and its hash."""
+    folders: dict[Path, list[str]] = {}
+    for name, sha in hashes.items():
+        parts = name.split("/")
+        folder = Path("local", parts[1]) if parts[0] == "local" and len(parts) > 1 else Path(parts[0])
+        folders.setdefault(folder, []).append(f"{name} {sha}")
+    return folders
+
+
+def _changed(folders: dict[Path, list[str]], root: Path, folder: Path, patterns: Iterable[str]) -> set[str]:
+    """The files below a folder that are no longer what they were hashed as."""
+    now = {f"{folder.as_posix()}/{name} {sha}" for name, sha in _hashes(root / folder, patterns).items()}
+    return {shown(root / line.rpartition(" ")[0]) for line in now ^ set(folders.get(folder, ()))}
+
+
+def _of(lesson: Lesson) -> tuple[Path, Path]:
+    """Where a lesson's runs are, below the runs' folder."""
+    return Path(lesson.id), Path("local") / lesson.id
 
 
 @functools.cache

@@ -90,10 +90,10 @@ def browser(site: Path) -> Iterator[str]:
                 tab, strangers = context.new_page(), []
                 tab.on("request", lambda request, strangers=strangers: strangers.append(request.url))
                 tab.goto(f"{root}/{name}")
+                tab.evaluate("document.querySelectorAll('details').forEach(node => { node.open = true; })")
                 for drawing in tab.locator("figure[data-live] .drawing:visible").all():
                     drawing.focus()
                 tab.wait_for_function("[...document.querySelectorAll('figure[data-live] .drawing')].every(d => !d.clientWidth || d.classList.contains('interactive'))", timeout=60_000)  # fmt: skip
-                tab.evaluate("document.querySelectorAll('details').forEach(node => { node.open = true; })")
                 yield from (
                     f"{name}: asks {url}" for url in strangers if not url.startswith((root, home, "data:", "blob:"))
                 )

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.site_speed                20 lessons: cold, unchanged, one changed
     python -m tests.benchmarks.site_speed --lessons 1000 the same at a thousand, with the peak of memory
 
-The lessons are copies of the recorded ones, charts and pictures included; each copy has a title of its own, and with
---own-charts a spec of its own too, so that no drawing of another copy fits it.
+The lessons are copies of the recorded ones, charts and pictures included. Copies of one lesson have the same drawings,
+which are made once; with --own-charts each copy has its own (all but the small pictures and the dots of its seeds).
 """
 
 import argparse
@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def make_lessons(root: Path, count: int, own_charts: bool) -> None:
-    """`count` copies of the recorded lessons, each kind in turn; runs are hard links, and three arms' worth of them at most."""
+    """`count` copies of the recorded lessons, each kind in turn; their runs are hard links."""
     sources = [toml.parent for toml in sorted((PROJECT / "lessons").glob("*/lesson.toml")) if (PROJECT / "runs" / toml.parent.name.split("-")[0]).exists()]  # fmt: skip
     for number in range(count):
         source = sources[number % len(sources)]
