@@ -50,7 +50,7 @@ def _entry(site: Site, card: Card) -> str:
 
 def sitemap(site: Site, pages: list[str]) -> str:
     """Every page but 404, by its address as readers see it."""
-    places = [f"{site.base_url}/{page.removesuffix('index.html')}" for page in sorted(pages) if page != "404.html"]
+    places = sorted(f"{site.base_url}/{page.removesuffix('index.html')}" for page in pages if page != "404.html")
     lines = "".join(f"<url><loc>{escape(place)}</loc></url>\n" for place in places)
     return f'<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{lines}</urlset>\n'
 

@@ -195,10 +195,10 @@ def samples_of(lesson: Lesson, runs: list[Run]) -> dict[str, Any] | None:
 
 
 def sample_texts(lesson: Lesson, runs: list[Run]) -> list[tuple[str, int, str, str]]:
-    """What each arm of the first seed wrote, as prose asks for it."""
+    """What each arm of the first seed wrote, as prose asks for it; what follows the bar is the model's."""
     first = {role: of_arm[0] for role, of_arm in by_arm(runs).items()}
     return [
-        (role, row["step"], row["prompt"], visible(f"{row['prompt']}|{row['text']}"))  # the bar: what follows is the model's
+        (role, row["step"], row["prompt"], visible(f"{row['prompt']}|{row['text']}"))
         for role in lesson.arms
         if role in first
         for row in first[role].samples
