@@ -177,7 +177,9 @@ class Chart(Frozen):
     y_label: str
     x_label: str = "step"  # of a sweep: what is swept, e.g. "learning rate"
     caption: str  # what to look at, with expressions
-    from_step: Annotated[int, Field(ge=0)] = 0  # of a curve: leave out what comes before, e.g. the first steep fall
+    from_step: Whole = 0  # of a curve: leave out what comes before, e.g. the first steep fall
+    to_step: Whole = 0  # of a curve: leave out what comes after; 0 = nothing
+    x: Literal["step", "tokens", "bytes", "gflops", "wall_s"] = "step"  # of a curve: the axis that it opens with
     arms: list[str] = []  # which arms to draw; all of them if empty
 
     @model_validator(mode="after")

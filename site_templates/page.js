@@ -90,7 +90,7 @@
       return data.marks.map(function (mark) {
         if (axis() === data.axes[0][0]) return mark;
         var line = means().filter(function (one) { return !mark.arm || one.of.arm === mark.arm; })[0];
-        return line ? Object.assign({}, mark, { x: line.x[nearest(line.of[data.axes[0][0]], mark.x)] }) : null;
+        return line ? Object.assign({}, mark, { x: line.x[nearest(column(line.of, data.axes[0][0]), mark.x)] }) : null;
       }).filter(Boolean);
     }
 
@@ -153,7 +153,8 @@
         });
         var node = make("span", "name arm-" + arm[2], names);
         node.textContent = label;
-        node.style.right = host.clientWidth - end.at[0] + 4 + "px";
+        if (end.at[0] - corner()[0] > label.length * 7.5) node.style.right = host.clientWidth - end.at[0] + 4 + "px";
+        else node.style.left = end.at[0] + 6 + "px";
         node.style.top = top + "px";
         placed.push({ end: end.at, top: top, node: node });
       });

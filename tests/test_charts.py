@@ -118,6 +118,18 @@ def test_kills_warmup_and_divergence_are_marked(recorded):
     assert set(marks[marks["kind"] == "kill"]["x"]) == kills and kills
 
 
+def test_a_curve_can_open_against_arithmetic_and_end_early(recorded):
+    recorded.edit(recorded.toml, "lr = 1e-3", "lr = 1e-3\nwarmup = 5")
+    lesson, chart = with_chart(recorded, metric="train_loss", x="gflops", to_step=16)
+    runs = finished_runs(recorded.recorded)
+    lines = lines_of(lesson, chart, runs, [])
+    assert next(iter(lines.axes)) == "gflops" and lines.points["step"].max() == 16
+    per_step = 2 * 32 * runs[0].summary["flops_per_token"] / 1e9
+    assert (lines.points["gflops"] / per_step).tolist() == pytest.approx(lines.points["step"].tolist())
+    warmup = lines.marks[lines.marks["kind"] == "warmup"]
+    assert warmup["x"].tolist() == pytest.approx([5 * per_step])  # where the line is at step 5
+
+
 def test_a_run_that_diverged_is_drawn_as_far_as_it_had_a_loss(recorded, monkeypatch):
     lesson, chart = with_chart(recorded, metric="train_loss")
     runs = finished_runs(recorded.recorded)

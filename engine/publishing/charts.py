@@ -100,7 +100,7 @@ def draw_all(
 
 def _panel_of(chart: Chart, number: int) -> Any:
     """Charts with equal keys are panels of one picture: a reader may compare heights between them."""
-    return (UNITS[chart.metric][1], chart.from_step) if chart.kind == "curve" else number
+    return (UNITS[chart.metric][1], chart.from_step, chart.to_step, chart.x) if chart.kind == "curve" else number
 
 
 def _widest(one: tuple[Range, Range], other: tuple[Range, Range]) -> tuple[Range, Range]:
@@ -142,7 +142,7 @@ def _arms(lines: Lines) -> list[DrawnArm]:
 def _frame(chart: Chart, lines: Lines) -> tuple[Range, Range]:
     """The ranges of both axes, with room for the arms' names."""
     x = lines.points[next(iter(lines.axes))]
-    low = float(x.min()) if chart.kind == "sweep" else float(chart.from_step)
+    low = float(chart.from_step) if chart.kind == "curve" and chart.x == "step" else float(x.min())
     return (low, float(x.max())), _with_room_for_labels(lines.points)
 
 
@@ -205,7 +205,9 @@ def _names(lines: Lines, frame: tuple[Range, Range], width: int) -> list[dict[st
             continue
         beside = [row["y"] for row in rows if abs(row["x"] - at_x) < near_x]
         place = sign * max([sign * at_y, *(sign * other + LABEL_GAP * span for other in beside)])
-        rows.append({"x": at_x, "y": place, "arm": role, "label": labels[role]})
+        room = (at_x - frame[0][0]) / (frame[0][1] - frame[0][0]) * width
+        align = "right" if room > len(labels[role]) * LETTER_WIDTH else "left"
+        rows.append({"x": at_x, "y": place, "arm": role, "label": labels[role], "align": align})
         ended[ends[role]] = rows[-1]
     return rows
 
@@ -253,8 +255,11 @@ def _columns(axes: dict[str, str], part: pd.DataFrame) -> dict[str, Any]:
         values = part[name].tolist()
         steps = part["step"].tolist() if "step" in part else []
         factor = values[-1] / steps[-1] if steps and steps[-1] else 0
-        if name in ("tokens", "bytes") and float(factor).is_integer() and values == [step * factor for step in steps]:
-            columns[name] = int(factor)
+        multiple = all(
+            math.isclose(value, step * factor, rel_tol=1e-9) for value, step in zip(values, steps, strict=False)
+        )
+        if name in ("tokens", "bytes", "gflops") and factor and multiple:
+            columns[name] = factor
         else:
             columns[name] = [int(value) if value == int(value) else float(f"{value:.7g}") for value in values]
     return columns
@@ -272,7 +277,7 @@ def _table(chart: Chart, lines: Lines) -> tuple[list[str], list[list[str]]]:
     if chart.kind == "progress":
         rows = [[labels[row.arm], f"{row.wall_s:,.1f}", f"{row.y:,.0f}"] for row in lines.only("mean").itertuples()]
         return ["arm", "seconds", "steps done"], rows
-    axis = next(iter(lines.axes))
+    axis = "step" if "step" in lines.axes else next(iter(lines.axes))
     mean = lines.only("mean").pivot_table(index=axis, columns="arm", values="y")
     seeds = lines.only("seed")
     spread = seeds.groupby([axis, "arm"])["y"].std().fillna(0).unstack()
@@ -316,7 +321,8 @@ def bars_spec(lesson: Lesson, chart: Chart, runs: list[Run]) -> dict[str, Any]:
 def _finals(lesson: Lesson, chart: Chart, runs: list[Run]) -> dict[str, list[float]]:
     """Arm -> the final number of each of its runs that has one, in the lesson's order."""
     by_role = by_arm(drawn_runs(lesson, chart, runs))
-    finals = {role: [value for run in by_role.get(role, []) if (value := run.final(chart.metric)) is not None] for role in lesson.arms}  # fmt: skip
+    scale = 1e-6 if chart.metric == "peak_mem_bytes" else 1  # megabytes: nobody reads nine digits
+    finals = {role: [value * scale for run in by_role.get(role, []) if (value := run.final(chart.metric)) is not None] for role in lesson.arms}  # fmt: skip
     return {role: values for role, values in finals.items() if values}
 
 

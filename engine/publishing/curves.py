@@ -25,6 +25,7 @@ STEP_AXES = {
     "step": "step",
     "tokens": "tokens trained on",
     "bytes": "bytes of text trained on",
+    "gflops": "billions of operations",
     "wall_s": "seconds of process time",
 }
 COLOURS = 6  # with as many dashes
@@ -73,7 +74,12 @@ def curve_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run]) 
     if chart.metric in NOISY:
         for name, share in SMOOTHING.items():
             points[name] = points.groupby(KEY, sort=False)["y"].transform(lambda y, share=share: smoothed(y, share))
-    return Lines(points, _curve_marks(lesson, chart, runs), STEP_AXES, *arms_drawn(lesson, runs))
+    there = [
+        axis for axis in dict.fromkeys((chart.x, *STEP_AXES)) if points[axis].notna().all()
+    ]  # older runs know no gflops
+    axes = {axis: STEP_AXES[axis] for axis in there}
+    marks = _marks_on(there[0], _curve_marks(lesson, chart, runs), points[points["line"] == "mean"])
+    return Lines(points, marks, axes, *arms_drawn(lesson, runs))
 
 
 def arms_drawn(lesson: Lesson, runs: list[Run]) -> tuple[dict[str, str], dict[str, int]]:
@@ -86,10 +92,11 @@ def arms_drawn(lesson: Lesson, runs: list[Run]) -> tuple[dict[str, str], dict[st
 def _curves(chart: Chart, runs: list[Run], line: str) -> pd.DataFrame:
     parts = []
     for run in runs:
-        table = run.metrics.select([*STEP_AXES, chart.metric])
+        table = run.metrics.select([*(axis for axis in STEP_AXES if axis in run.metrics.column_names), chart.metric])
         table = table.filter(table[chart.metric].is_valid())  # pandas could not tell a missing value from a NaN
         table = table.to_pandas().rename(columns={chart.metric: "y"})
-        table = table[table["step"] >= chart.from_step]
+        table["gflops"] = table["tokens"] * run.summary.get("flops_per_token", math.nan) / 1e9
+        table = table[(table["step"] >= chart.from_step) & (table["step"] <= (chart.to_step or table["step"].max()))]
         if run.summary.get("diverged_at") is not None:  # drawn as far as it had a loss
             table = table[table["y"].map(math.isfinite)]
         for step, value in zip(table["step"], table["y"], strict=True):
@@ -139,8 +146,21 @@ def _curve_marks(lesson: Lesson, chart: Chart, runs: list[Run]) -> pd.DataFrame:
     for end in sorted(set(warmups.values()) - {0}):
         arm = "" if len(set(warmups.values())) == 1 else next(role for role, warmup in warmups.items() if warmup == end)
         marks.append(("warmup", arm, end, f"warmup ends at step {end}"))
-    rows = [(kind, arm, step, None, label) for kind, arm, step, label in marks if step >= chart.from_step]
+    last = chart.to_step or math.inf
+    rows = [(kind, arm, step, None, label) for kind, arm, step, label in marks if chart.from_step <= step <= last]
     return _marks(rows).drop_duplicates(["kind", "arm", "x"])
+
+
+def _marks_on(axis: str, marks: pd.DataFrame, mean: pd.DataFrame) -> pd.DataFrame:
+    """Marks know their step; on another axis they stand where their arm's mean line was at that step. page.js does the same."""
+    if axis == "step" or marks.empty or mean.empty:
+        return marks
+
+    def place(mark: pd.Series) -> float:
+        line = mean[mean["arm"] == mark["arm"]] if (mean["arm"] == mark["arm"]).any() else mean
+        return float(line.loc[(line["step"] - mark["x"]).abs().idxmin(), axis])
+
+    return marks.assign(x=marks.apply(place, axis=1))
 
 
 def _marks(rows: list[tuple]) -> pd.DataFrame:

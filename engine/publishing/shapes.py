@@ -92,7 +92,14 @@ def _name_layer(falls: bool, x: "alt.X", y: "alt.Y", style: dict[str, Any]) -> "
     import altair as alt
 
     names = alt.Chart(alt.NamedData("names"))
-    look = {"align": "right", "dx": -4, "dy": 11 if falls else -11, "fontSize": 13, "fontWeight": 600}
+    # Before the line's end; beyond it where the end is so far left that the name would leave the chart.
+    look = {
+        "align": alt.ExprRef("datum.align"),
+        "dx": alt.ExprRef("datum.align === 'left' ? 6 : -4"),
+        "dy": 11 if falls else -11,
+        "fontSize": 13,
+        "fontWeight": 600,
+    }
     return names.mark_text(**look, stroke=PAPER, strokeWidth=4, strokeJoin="round").encode(
         x=x, y=y, text="label:N", color=style["color"]
     )
