@@ -127,8 +127,13 @@ def _panels(shown_runs: LessonRuns, captions: list[str]) -> Any:
 def machine_sentence(lesson: Lesson, profile: str, runs: list[Run]) -> str:
     """e.g. "profile cpu, on two cores of AMD EPYC (AVX2): about 4 minutes for one seed of every arm"."""
     made_on, device = runs[0].config["provenance"], runs[0].config["settings"].get("device", "cpu")
-    where = made_on["gpu"] if device == "cuda" else f"two cores of {made_on['processor']}"
-    return f"profile {profile}, on {where}: {minutes_phrase(lesson, runs)} for one seed of every arm"
+    if device == "cuda":
+        where = f"on {made_on['gpu']}"
+    elif lesson.spec.alone:
+        where = f"one run after the other on {made_on['processor']}"
+    else:
+        where = f"on two cores of {made_on['processor']}"
+    return f"profile {profile}, {where}: {minutes_phrase(lesson, runs)} for one seed of every arm"
 
 
 def minutes_phrase(lesson: Lesson, runs: list[Run]) -> str:
