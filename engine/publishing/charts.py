@@ -249,8 +249,9 @@ def _live(chart: Chart, lines: Lines, frame: tuple[Range, Range], spec: dict[str
 
 
 def _columns(axes: dict[str, str], part: pd.DataFrame) -> dict[str, Any]:
-    """Column -> values with seven digits; or the factor, where a column is a multiple of the step."""
+    """Column -> values; or the factor, where a column is a multiple of the step. Digits are what a page shows, and one more."""
     columns: dict[str, Any] = {}
+    faint = part["line"].iloc[0] == "seed"
     for name in (*axes, "y", *(name for name in ("weak", "strong") if name in part and part["line"].iloc[0] == "mean")):
         values = part[name].tolist()
         steps = part["step"].tolist() if "step" in part else []
@@ -261,7 +262,8 @@ def _columns(axes: dict[str, str], part: pd.DataFrame) -> dict[str, Any]:
         if name in ("tokens", "bytes", "gflops") and factor and multiple:
             columns[name] = factor
         else:
-            columns[name] = [int(value) if value == int(value) else float(f"{value:.7g}") for value in values]
+            digits = 4 if faint or name == "wall_s" else 6 if name == "y" else 5
+            columns[name] = [int(value) if value == int(value) else float(f"{value:.{digits}g}") for value in values]
     return columns
 
 

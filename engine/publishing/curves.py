@@ -17,8 +17,8 @@ from engine.publishing.compare import by_arm
 from engine.runs import Run
 
 # Most points a line: more widens no page's knowledge and every page's download. Faint lines are read as a band.
-INTERACTIVE_POINTS = {"mean": 300, "mine": 300, "seed": 150}
-STATIC_POINTS = {"mean": 100, "mine": 100, "seed": 40}
+INTERACTIVE_POINTS = {"mean": 200, "mine": 200, "seed": 60}
+STATIC_POINTS = {"mean": 80, "mine": 80, "seed": 30}
 SMOOTHING = {"weak": 0.9, "strong": 0.98}  # share of the past in each step's average
 NOISY = {"train_loss", "grad_norm", "tokens_per_s"}  # one value a step, of one batch: what smoothing is for
 STEP_AXES = {
