@@ -146,17 +146,21 @@
       }).filter(Boolean).sort(function (a, b) { return sign * (a.at[1] - b.at[1]); }).forEach(function (end) {
         var same = placed.filter(function (other) { return Math.abs(other.end[0] - end.at[0]) < 1 && Math.abs(other.end[1] - end.at[1]) < 0.5; })[0];
         var arm = armOf(end.arm), label = arm[1];
-        if (same && (same.node.textContent.length + label.length + 3) * 7.5 < host.clientWidth - 60) { same.node.textContent += " = " + label; return; }
+        if (same && (same.node.textContent.length + label.length + 3) * 7.5 < host.clientWidth - 60) { same.node.textContent += " = " + label; same.settle(); return; }
         var top = end.at[1] + sign * 11;
         placed.forEach(function (other) {
           if (Math.abs(other.end[0] - end.at[0]) < 110 && sign * (top - other.top) < 16) top = other.top + sign * 16;
         });
         var node = make("span", "name arm-" + arm[2], names);
         node.textContent = label;
-        if (end.at[0] - corner()[0] > label.length * 7.5) node.style.right = host.clientWidth - end.at[0] + 4 + "px";
-        else node.style.left = end.at[0] + 6 + "px";
+        // Before the line's end, else beyond it, and in any case inside the chart.
+        function settle() {
+          var before = end.at[0] - 4 - node.offsetWidth, left = before > corner()[0] ? before : end.at[0] + 6;
+          node.style.left = Math.max(0, Math.min(left, host.clientWidth - node.offsetWidth)) + "px";
+        }
+        settle();
         node.style.top = top + "px";
-        placed.push({ end: end.at, top: top, node: node });
+        placed.push({ end: end.at, top: top, node: node, settle: settle });
       });
     }
 

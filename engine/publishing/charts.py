@@ -206,7 +206,7 @@ def _names(lines: Lines, frame: tuple[Range, Range], width: int) -> list[dict[st
         beside = [row["y"] for row in rows if abs(row["x"] - at_x) < near_x]
         place = sign * max([sign * at_y, *(sign * other + LABEL_GAP * span for other in beside)])
         room = (at_x - frame[0][0]) / (frame[0][1] - frame[0][0]) * width
-        align = "right" if room > len(labels[role]) * LETTER_WIDTH else "left"
+        align = "right" if room > min(len(labels[role]) * LETTER_WIDTH, width / 2) else "left"
         rows.append({"x": at_x, "y": place, "arm": role, "label": labels[role], "align": align})
         ended[ends[role]] = rows[-1]
     return rows
