@@ -220,11 +220,6 @@ class Run:
         path = self.folder / "samples.parquet"
         return _read_table(path).to_pylist() if path.name in self.summary["files_sha256"] else []
 
-    def curve(self, metric: str) -> list[tuple[int, float]]:
-        """(step, value) of each row that has the metric."""
-        pairs = zip(self.metrics["step"].to_pylist(), self.metrics[metric].to_pylist(), strict=True)
-        return [(step, value) for step, value in pairs if value is not None]
-
     def final(self, metric: str) -> float | None:
         """The run's final number of that name; None for the loss of a run that diverged."""
         return self.summary[metric]

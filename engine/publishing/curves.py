@@ -85,7 +85,8 @@ def curve_lines(lesson: Lesson, chart: Chart, runs: list[Run], mine: list[Run]) 
 def arms_drawn(lesson: Lesson, runs: list[Run]) -> tuple[dict[str, str], dict[str, int]]:
     """The drawn arms' labels and colours: an arm keeps its colour in all charts of its lesson."""
     numbers = {role: number % COLOURS for number, role in enumerate(lesson.arms)}
-    drawn = [role for role in lesson.arms if role in by_arm(runs)]
+    present = {run.arm for run in runs}
+    drawn = [role for role in lesson.arms if role in present]
     return {role: lesson.arms[role].label for role in drawn}, {role: numbers[role] for role in drawn}
 
 

@@ -174,9 +174,9 @@ def metrics_csv(runs: list[Run]) -> bytes:
     for run in runs:
         names = pa.array([run.arm] * len(run.metrics)), pa.array([run.seed] * len(run.metrics))
         tables.append(run.metrics.add_column(0, "seed", names[1]).add_column(0, "arm", names[0]))
-    written = io.BytesIO()
-    pyarrow.csv.write_csv(pa.concat_tables(tables), written)
-    return written.getvalue()
+    file = io.BytesIO()
+    pyarrow.csv.write_csv(pa.concat_tables(tables), file)
+    return file.getvalue()
 
 
 def samples_of(lesson: Lesson, runs: list[Run]) -> dict[str, Any] | None:
