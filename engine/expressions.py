@@ -14,6 +14,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Self
 
 from engine.errors import UserError, nearest, problem
@@ -41,6 +42,21 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ln": math.log,
     "exp": math.exp,
 }
+JAVASCRIPT = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.USub: "-",
+    ast.Not: "!",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "===",
+    ast.NotEq: "!==",
+}
+JAVASCRIPT_NAMES = {"ln": "log"}
 NO_BREAK, MINUS = "\N{NO-BREAK SPACE}", "\N{MINUS SIGN}"
 
 
@@ -63,6 +79,8 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "milliseconds": _number(0, "ms", 1e3),
     "minutes": _number(1, "minutes", 1 / 60),
     "megabytes": _number(1, "MB", 1e-6),
+    "short": lambda value: _scaled(value, ("", "k", "M", "B", "T")),
+    "bytes": lambda value: _scaled(value, ("bytes", "kB", "MB", "GB", "TB", "PB"), NO_BREAK),
     "millions": lambda value: f"{value / 1e6:,.0f}M",  # of parameters, as the field writes them
     "words": str,
     "hash": lambda value: str(value)[:12],
@@ -70,14 +88,23 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 }
 
 
+def _scaled(value: float, units: tuple[str, ...], between: str = "") -> str:
+    """e.g. 7e9 -> 7B: thousands of thousands, as few digits as there are."""
+    step = 0
+    while abs(value) >= 1000 and step < len(units) - 1:
+        value, step = value / 1000, step + 1
+    return f"{value:,.3g}{between}{units[step]}"
+
+
 def written(value: float) -> str:
     """A number where nobody chose a format: four digits, or all of a whole one. page.js writes the same way."""
     if not math.isfinite(value):
         return "undefined" if math.isnan(value) else f"{'' if value > 0 else MINUS}∞"
-    if value == int(value) or abs(value) >= 1000:
-        return f"{value:,.0f}".replace("-", MINUS)
-    text = f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
-    return text.rstrip("0").rstrip(".").replace("-", MINUS)
+    digits = 0 if value == int(value) or abs(value) >= 1000 else max(0, 3 - math.floor(math.log10(abs(value))))
+    # Halves go up, as in JavaScript; Python's own formatting sends them to the even digit.
+    exact = Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, Context(prec=400))
+    text = f"{exact:,f}"
+    return (text.rstrip("0").rstrip(".") if digits else text).replace("-", MINUS)
 
 
 def signed(value: float) -> str:
@@ -171,6 +198,27 @@ class Expression:
             raise self._error(
                 f"{self.format} cannot write this value", got=f"{self.source} = {_short(value)}"
             ) from None
+
+    def javascript(self, scope: Scope, variables: set[str]) -> str:
+        """The same expression for a page's script: `variables` become fields of `v`, all other names are known now."""
+        return self._translate(self._tree, scope, variables)
+
+    def _translate(self, node: ast.expr, scope: Scope, variables: set[str]) -> str:
+        inner = lambda child: self._translate(child, scope, variables)
+        match node:
+            case ast.Name(id=name) if name in variables:
+                return f"v.{name}"
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+                return f"Math.{JAVASCRIPT_NAMES.get(name, name)}({', '.join(map(inner, arguments))})"
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in JAVASCRIPT:
+                return f"({JAVASCRIPT[type(op)]}{inner(operand)})"
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in JAVASCRIPT:
+                return f"({inner(left)} {JAVASCRIPT[type(op)]} {inner(right)})"
+            case ast.BoolOp(op=op, values=values):
+                return f"({(' && ' if isinstance(op, ast.And) else ' || ').join(map(inner, values))})"
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in JAVASCRIPT:
+                return f"({inner(left)} {JAVASCRIPT[type(op)]} {inner(right)})"
+        return repr(self._evaluate(node, scope, None, []))
 
     def _reads_something(self) -> bool:
         """Whether a name of the scope is in it, or a function of the runs; abs(3.2) is still a typed number."""

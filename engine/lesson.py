@@ -5,18 +5,16 @@ Every problem of every lesson is collected and reported at once, each with its f
 """
 
 import datetime
-import re
-import tomllib
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from engine.errors import UserError, nearest, problem, shown
+from engine.toml import Frozen, as_problem, dotted, line_of, load, read_toml, spec_problem
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -39,12 +37,6 @@ FinalNumber = Literal[
     "val_loss", "val_bpb", "train_loss", "redone_steps", "redone_s", "checkpoint_s", "wall_s", "tokens_per_s", "peak_mem_bytes"
 ]  # fmt: skip
 Column = Literal["train_loss", "val_loss", "val_bpb", "lr", "grad_norm", "tokens_per_s", "peak_mem_bytes"]
-
-
-class Frozen(BaseModel):
-    """Unknown keys are errors, types are not bent ("12" is no number), nothing changes after it was read."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Settings(Frozen):
@@ -330,7 +322,7 @@ class Lesson:
         return self.spec.compare[0]
 
     def where(self, *key: str) -> str:
-        return f"{shown(self.toml)}:{_line_of(self.lines, key)} {_dotted(key)}"
+        return f"{shown(self.toml)}:{line_of(self.lines, key)} {dotted(key)}"
 
     @property
     def arms(self) -> dict[str, Arm]:
@@ -392,7 +384,7 @@ def _ids_used_twice(lessons: list[Lesson]) -> Iterator[str]:
 def load_lesson(folder: Path) -> Lesson:
     """One lesson from its folder. UserError with all problems."""
     toml = folder / "lesson.toml"
-    raw, lines = _read_toml(toml)
+    raw, lines = read_toml(toml)
     problems = (
         []
         if (folder / "page.md").is_file()
@@ -401,7 +393,7 @@ def load_lesson(folder: Path) -> Lesson:
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
-        problems += [_spec_problem(toml, lines, detail, Spec) for detail in error.errors()]
+        problems += [spec_problem(toml, lines, detail, Spec) for detail in error.errors()]
         raise UserError(*problems) from None
     settings, found = _resolve_settings(toml, lines, spec)
     lesson = Lesson(folder, spec, settings, lines)
@@ -414,114 +406,6 @@ def load_lesson(folder: Path) -> Lesson:
     return lesson
 
 
-def _read_toml(toml: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
-    try:
-        text = toml.read_text(encoding="utf-8")
-        raw, lines = tomllib.loads(text), _key_lines(text)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"at line (\d+)", str(error))
-        line = at[1] if at else str(len(text.splitlines()))
-        what = str(error).split(" (at ")[0]
-        raise UserError(
-            problem(f"{shown(toml)}:{line}", "this is not valid TOML", got=what, next="mend the line")
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(problem(shown(toml), "not UTF-8 text", got=str(error), next="save the file as UTF-8")) from None
-    except OSError as error:
-        raise UserError(
-            problem(shown(toml), "cannot be read", got=error.strerror, next="check the file's permissions")
-        ) from None
-    # An escape such as \u0007 can bring one in; no page may hold it.
-    if bad := [
-        problem(f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}", "a control character in a text", got=repr(value), next="take it out")
-        for key, value in _texts(raw)
-        if any(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in value)
-    ]:  # fmt: skip
-        raise UserError(*bad)
-    return raw, lines
-
-
-def _texts(value: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every text in a TOML file, with the key that leads to it."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, dict | list):
-        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _texts(inner, (*key, str(name)))
-
-
-def _key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each key and table: tomllib does not tell. Keys of an array of tables carry its index as text."""
-    lines: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
-    counts: dict[tuple[str, ...], int] = {}
-    inside_text, open_brackets = False, 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        bare = re.sub(r'"[^"]*"|\'[^\']*\'|#.*', "", line)
-        if not inside_text and not open_brackets:
-            if header := re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", line):
-                table = _split_key(header[2])
-                if header[1] == "[[":
-                    counts[table] = counts.get(table, -1) + 1
-                    table = (*table, str(counts[table]))
-                lines[table] = number
-                continue
-            if key := re.match(r"\s*([\w.\"'-]+)\s*=", line):
-                lines[table + _split_key(key[1])] = number
-        if not inside_text:
-            open_brackets += bare.count("[") - bare.count("]")
-        inside_text ^= (line.count('"""') + line.count("'''")) % 2 == 1
-    return lines
-
-
-def _split_key(dotted: str) -> tuple[str, ...]:
-    return tuple(part.strip().strip("\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", dotted))
-
-
-def _line_of(lines: dict[tuple[str, ...], int], key: tuple[str, ...]) -> int:
-    """The key's own line, or its table's, or the file's first."""
-    while key and key not in lines:
-        key = key[:-1]
-    return lines.get(key, 1)
-
-
-def _dotted(key: tuple[str, ...]) -> str:
-    return ".".join(key)
-
-
-def _spec_problem(toml: Path, lines: dict[tuple[str, ...], int], detail: Any, model: type[BaseModel]) -> str:
-    """A mistake in a key of the spec itself, or of site.toml."""
-    key = tuple(str(part) for part in detail["loc"])
-    return _as_problem(f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}".rstrip(), detail, _model_at(key) or model)
-
-
-def _as_problem(where: str, detail: Any, known: type[BaseModel]) -> str:
-    """One pydantic error in our words; `known` is the model whose keys were possible."""
-    name = str(detail["loc"][-1]) if detail["loc"] else ""
-    if detail["type"] == "extra_forbidden":
-        expected, next = nearest(name, list(known.model_fields)), "rename the key or take it out"
-        return problem(where, "unknown key", got=name, expected=expected, next=next)
-    if detail["type"] == "missing":
-        return problem(where, "missing key", expected=f"{name} = …", next="add the key")
-    got = None if isinstance(detail["input"], dict) else repr(detail["input"])
-    expected = detail["msg"].removeprefix("Value error, ")
-    return problem(where, "wrong value", got=got, expected=expected, next="mend the value")
-
-
-def _model_at(key: tuple[str, ...]) -> type[BaseModel] | None:
-    """The model of a table within a file, or None for the file's own keys."""
-    models = {
-        "claims": Claim,
-        "charts": Chart,
-        "reference": Reference,
-        "arms": Arm,
-        "metric": Metric,
-        "sweep": Sweep,
-        "phases": Phase,
-    }
-    return models.get(key[0]) if len(key) > 1 else None
-
-
 def _resolve_settings(toml: Path, lines: dict, spec: Spec) -> tuple[dict[str, dict[str, Settings]], list[str]]:
     resolved: dict[str, dict[str, Settings]] = {}
     problems: list[str] = []
@@ -529,12 +413,12 @@ def _resolve_settings(toml: Path, lines: dict, spec: Spec) -> tuple[dict[str, di
     for profile, layer in spec.profiles.items():
         overrides = layer.get("arms", {})
         if not isinstance(overrides, dict) or not all(isinstance(override, dict) for override in overrides.values()):
-            where = f"{shown(toml)}:{_line_of(lines, ('profiles', profile, 'arms'))} profiles.{profile}.arms"
+            where = f"{shown(toml)}:{line_of(lines, ('profiles', profile, 'arms'))} profiles.{profile}.arms"
             problems.append(problem(where, "wrong value", got=repr(overrides), expected=f"tables, as in [profiles.{profile}.arms.ROLE]", next="mend the value"))  # fmt: skip
             overrides = {}
         for role in sorted(overrides.keys() - arms.keys()):
             where = (
-                f"{shown(toml)}:{_line_of(lines, ('profiles', profile, 'arms', role))} profiles.{profile}.arms.{role}"
+                f"{shown(toml)}:{line_of(lines, ('profiles', profile, 'arms', role))} profiles.{profile}.arms.{role}"
             )
             problems.append(
                 problem(where, "no such arm", got=role, expected=nearest(role, list(arms)), next="rename the table")
@@ -556,8 +440,8 @@ def _resolve_settings(toml: Path, lines: dict, spec: Spec) -> tuple[dict[str, di
                 for detail in error.errors():
                     # Where it was stated; what no layer stated (a missing key, a misfit of two) is the profile's.
                     key = origin.get(str(detail["loc"][0]) if detail["loc"] else "", ("profiles", profile))
-                    where = f"{shown(toml)}:{_line_of(lines, key)} {_dotted(key)}"
-                    problems.append(_as_problem(where, detail, Settings))
+                    where = f"{shown(toml)}:{line_of(lines, key)} {dotted(key)}"
+                    problems.append(as_problem(where, detail, Settings))
     return resolved, list(dict.fromkeys(problems))  # a mistake in [base] shows in every arm: once is enough
 
 
@@ -645,6 +529,19 @@ class Phase(Frozen):
         return self
 
 
+class Term(Frozen):
+    """A word of the field, as the glossary explains it."""
+
+    name: str
+    meaning: str  # one or two plain sentences
+
+
+class Glossary(Frozen):
+    """lessons/glossary.toml. A term's key is its address, and how prose marks it: [nats](glossary:nat)."""
+
+    terms: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")], Term]
+
+
 class Site(Frozen):
     """lessons/site.toml: all that is about the site as a whole."""
 
@@ -658,13 +555,10 @@ class Site(Frozen):
     author: str
     repository: str
     phases: list[Phase]
+    glossary: dict[str, Term] = {}  # from glossary.toml, beside it
 
 
 def load_site(folder: Path) -> Site:
-    """site.toml of a lessons' folder. UserError with all problems."""
-    toml = folder / "site.toml"
-    raw, lines = _read_toml(toml)
-    try:
-        return Site.model_validate(raw)
-    except ValidationError as error:
-        raise UserError(*(_spec_problem(toml, lines, detail, Site) for detail in error.errors())) from None
+    """site.toml of a lessons' folder, and glossary.toml where there is one. UserError with all problems."""
+    site, glossary = load(folder / "site.toml", Site), folder / "glossary.toml"
+    return site.model_copy(update={"glossary": load(glossary, Glossary).terms}) if glossary.exists() else site

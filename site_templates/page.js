@@ -331,6 +331,32 @@
     pre.before(button);
   });
 
+  // Terms: a finger's first touch shows the meaning, the second follows the link. Escape puts a meaning away.
+  function close(term, name) { if (term) term.classList.remove(name || "open"); }
+  document.addEventListener("click", function (event) {
+    var term = event.target.closest(".term"), open = document.querySelector(".term.open");
+    if (open !== term) close(open);
+    if (!term || term === open || event.pointerType !== "touch") return;
+    event.preventDefault();
+    term.classList.add("open");
+  });
+  document.addEventListener("keydown", function (event) {
+    if (event.key !== "Escape") return;
+    close(document.querySelector(".term.open"));
+    document.querySelectorAll(".term:hover, .term:focus, .term:has(+ .meaning:hover)").forEach(function (term) {
+      term.classList.add("closed");
+      ["pointerleave", "blur"].forEach(function (name) { term.addEventListener(name, function () { close(term, "closed"); }, { once: true }); });
+    });
+  });
+
+  // "/" leads to the search, from anywhere but a field that takes text.
+  document.addEventListener("keydown", function (event) {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=range], [type=checkbox]), select, textarea")) return;
+    event.preventDefault();
+    var box = document.getElementById("words");
+    if (box) box.focus(); else location.href = document.querySelector(".to-search").href;
+  });
+
   // What can be scrolled can be scrolled by keyboard.
   function reach() {
     document.querySelectorAll(".table:not(.tall), pre, .math, .sample").forEach(function (box) {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from chromium import browser, server, site  # noqa: F401 - fixtures for all tests
 
 import build
 

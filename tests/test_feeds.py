@@ -32,11 +32,12 @@ def test_the_feed_has_an_entry_a_lesson_with_absolute_links_and_whole_dates(site
         assert 'src="https://other.example/notes/lessons/1.' in entry.findtext("a:content", "", ATOM)
     dates = [node.text for name in ("updated", "published") for node in feed.iter(f"{{{ATOM['a']}}}{name}")]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", date) for date in dates) and len(dates) == 5
+    assert len({entry.findtext("a:updated", "", ATOM) for entry in entries}) == 2
     links = [node.get("href") for node in feed.iter(f"{{{ATOM['a']}}}link")]
     assert all(link.startswith("https://other.example/notes/") for link in links) and len(links) == 4
     ids = [node.text for node in feed.iter(f"{{{ATOM['a']}}}id")]
     assert len(set(ids)) == len(ids) == 3
-    assert feed.findtext("a:updated", "", ATOM) == "2026-12-01T00:00:00Z"  # of the newest lesson, not of the build
+    assert feed.findtext("a:updated", "", ATOM) == "2026-12-01T00:01:09Z"  # of the newest lesson, not of the build
 
 
 def test_the_sitemap_names_every_page_but_404(site):

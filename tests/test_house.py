@@ -9,7 +9,15 @@ import tomllib
 import pytest
 from conftest import PROJECT
 
-SHARED = {"engine.cache", "engine.errors", "engine.lesson", "engine.expressions", "engine.runs"}
+SHARED = {
+    "engine.cache",
+    "engine.errors",
+    "engine.toml",
+    "engine.lesson",
+    "engine.explainer",
+    "engine.expressions",
+    "engine.runs",
+}
 SOURCES = sorted((PROJECT / "engine").rglob("*.py"))
 
 

@@ -147,3 +147,8 @@ def test_a_sample_that_no_run_drew_is_told():
         "page.md:3: no run drew such a sample\n  got:      sample large 24\n  expected: sample small 8, sample small 24\n"
         "  next:     name an arm and step that did"
     )
+
+
+def test_a_function_stands_apart_from_its_argument():
+    assert '<mi>ln</mi><mspace width="0.17em" /><mn>2</mn>' in html(r"$\ln 2$")
+    assert "mspace" not in html(r"$\ln(2)$")

@@ -1,5 +1,6 @@
 """The built site: complete, checked before it is written, the same bytes each time."""
 
+import gzip
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from engine.publishing import site, stale
 from engine.runs import Run, file_hash
 
 OF_EVERY_SITE = {
-    ".made-by-lesson-lab", "index.html", "404.html", "phases/1/index.html", "colophon/index.html", "feed.xml", "sitemap.xml", "robots.txt", "llms.txt", "assets/favicon.svg", "assets/style.css", "assets/page.js", "assets/vega.js",
+    ".made-by-lesson-lab", "index.html", "404.html", "phases/1/index.html", "colophon/index.html", "feed.xml", "sitemap.xml", "robots.txt", "llms.txt", "assets/favicon.svg", "assets/style.css", "assets/page.js", "assets/vega.js", "assets/search.js", "assets/explainer.js", "search/index.html",
 }  # fmt: skip
 
 
@@ -27,13 +28,18 @@ def snapshot(folder) -> dict[str, bytes]:
     }
 
 
+def without_search_index(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Pagefind names its files by their content."""
+    return {address: content for address, content in files.items() if not address.startswith("pagefind/")}
+
+
 def page_of(content) -> str:
     return (content.site / "lessons" / "1.7" / "index.html").read_text()
 
 
 def test_the_site_holds_every_page_and_the_published_data(recorded):
     assert recorded.build("--site-only") == 0
-    files = snapshot(recorded.site)
+    files = without_search_index(snapshot(recorded.site))
     runs = [f"{arm}-s{seed}" for arm in ("often", "rare", "straight") for seed in (1, 2)]
     names = ("config.json", "events.parquet", "metrics.parquet", "summary.json")
     data = {f"lessons/1.7/data/{run}/{name}" for run in runs for name in names}
@@ -224,7 +230,10 @@ def test_a_deleted_lesson_leaves_nothing_behind(recorded):
     recorded.build("--site-only")
     shutil.rmtree(recorded.lesson)
     assert recorded.build("--site-only") == 0
-    assert snapshot(recorded.site).keys() == OF_EVERY_SITE
+    files = snapshot(recorded.site)
+    assert without_search_index(files).keys() == OF_EVERY_SITE
+    fragments = [gzip.decompress(content) for address, content in files.items() if address.endswith(".pf_fragment")]
+    assert [content for content in fragments if b"lessons/1.7" in content] == []
 
 
 def test_an_edited_lesson_is_built_as_a_clean_build_would(recorded):

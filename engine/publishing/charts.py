@@ -267,12 +267,6 @@ def _columns(axes: dict[str, str], part: pd.DataFrame) -> dict[str, Any]:
     return columns
 
 
-def json_for_script(value: Any) -> str:
-    """Strict JSON that no text in it can end a <script> around."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
 def _table(chart: Chart, lines: Lines) -> tuple[list[str], list[list[str]]]:
     """Column heads and rows of what the chart shows: the same numbers for those who read tables better than lines."""
     labels = lines.labels

@@ -1,5 +1,6 @@
 """What other programs read of the site: the Atom feed, the sitemap, llms.txt, and the JSON-LD of a lesson."""
 
+import json
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -11,7 +12,7 @@ def address_of(site: Site, card: Card) -> str:
     return f"{site.base_url}/lessons/{card.id}/"
 
 
-def feed_files(site: Site, cards: list[Card], pages: list[str]) -> dict[str, bytes]:
+def feed_files(site: Site, cards: list[Card], explainers: list[Any], pages: list[str]) -> dict[str, bytes]:
     """Address -> content. `pages` are the addresses of all HTML pages of the site."""
     published = sorted(
         (card for card in cards if card.published), key=lambda card: (card.date, id_key(card.id)), reverse=True
@@ -20,20 +21,20 @@ def feed_files(site: Site, cards: list[Card], pages: list[str]) -> dict[str, byt
         "feed.xml": atom(site, published).encode(),
         "sitemap.xml": sitemap(site, pages).encode(),
         "robots.txt": f"User-agent: *\nAllow: /\nSitemap: {site.base_url}/sitemap.xml\n".encode(),
-        "llms.txt": llms_txt(site, cards).encode(),
+        "llms.txt": llms_txt(site, cards, explainers).encode(),
     }
 
 
 def atom(site: Site, newest_first: list[Card]) -> str:
-    """RFC 4287: absolute links, RFC 3339 dates, one entry a published lesson. A lesson has a date and no hour: midnight UTC."""
+    """RFC 4287: absolute links, RFC 3339 dates, one entry a published lesson."""
     entries = "".join(_entry(site, card) for card in newest_first)
-    updated = newest_first[0].date if newest_first else "1970-01-01"
+    updated = moment(newest_first[0]) if newest_first else "1970-01-01T00:00:00Z"
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="http://www.w3.org/2005/Atom" xml:lang="en">\n'
         f"<title>{escape(site.title)}</title>\n<subtitle>{escape(site.tagline)}</subtitle>\n<id>{escape(site.base_url)}/</id>\n"
         f'<link rel="self" type="application/atom+xml" href={quoteattr(site.base_url + "/feed.xml")}/>\n'
         f'<link rel="alternate" type="text/html" href={quoteattr(site.base_url + "/")}/>\n'
-        f"<updated>{updated}T00:00:00Z</updated>\n<author><name>{escape(site.author)}</name></author>\n{entries}</feed>\n"
+        f"<updated>{updated}</updated>\n<author><name>{escape(site.author)}</name></author>\n{entries}</feed>\n"
     )
 
 
@@ -43,9 +44,16 @@ def _entry(site: Site, card: Card) -> str:
     return (
         f"<entry>\n<title>{escape(f'{card.id} {card.title}')}</title>\n<id>{escape(address)}</id>\n"
         f'<link rel="alternate" type="text/html" href={quoteattr(address)}/>\n'
-        f"<published>{card.date}T00:00:00Z</published>\n<updated>{card.date}T00:00:00Z</updated>\n"
+        f"<published>{moment(card)}</published>\n<updated>{moment(card)}</updated>\n"
         f'<summary>{escape(card.result)}</summary>\n<content type="html">{escape(content)}</content>\n</entry>\n'
     )
+
+
+def moment(card: Card) -> str:
+    """RFC 3339. A lesson has a date and no hour: its id gives minute and second, so that no two of a day are at one moment
+    and readers that sort by time keep them in order."""
+    phase, number = id_key(card.id)
+    return f"{card.date}T00:{min(phase, 59):02}:{min(number, 59):02}Z"
 
 
 def sitemap(site: Site, pages: list[str]) -> str:
@@ -55,7 +63,7 @@ def sitemap(site: Site, pages: list[str]) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{lines}</urlset>\n'
 
 
-def llms_txt(site: Site, cards: list[Card]) -> str:
+def llms_txt(site: Site, cards: list[Card], explainers: list[Any]) -> str:
     """The site in Markdown, as llmstxt.org proposes it: what it is, then a link a lesson with its result."""
     by_phase = [
         (phase, [card for card in cards if card.published and id_key(card.id)[0] == phase.number])
@@ -67,6 +75,11 @@ def llms_txt(site: Site, cards: list[Card]) -> str:
         for phase, of_phase in by_phase
         if of_phase
     ]
+    if explainers:
+        lines = (
+            f"- [{one.texts['title']}]({site.base_url}/{one.address}): {one.texts['summary']}\n" for one in explainers
+        )
+        sections.append("## Explainers\n\n" + "".join(lines))
     return f"# {site.title}\n\n> {site.tagline}\n\n{site.about}\n\n" + "\n".join(sections)
 
 
@@ -92,3 +105,9 @@ def json_ld(site: Site, card: Card) -> dict[str, Any]:
         **common,
     }  # fmt: skip
     return {"@context": "https://schema.org", "@graph": [lesson, data]}
+
+
+def json_for_script(value: Any) -> str:
+    """Strict JSON that no text in it can end a <script> around."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -4,12 +4,15 @@ that no list needs the heavy libraries of a chart."""
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from engine.expressions import signed, written
 from engine.lesson import Phase, Site, id_key
+from engine.publishing.prose import meaning_of
 
+Uses = dict[str, list[tuple[str, str]]]  # key of a term -> address and title of each page whose prose marks it
 TEMPLATES = Path(__file__).parents[2] / "site_templates"
 
 
@@ -38,19 +41,27 @@ def templates() -> jinja2.Environment:
     return environment
 
 
-def list_pages(site: Site, cards: list[Card]) -> dict[str, str]:
-    """Address -> HTML. `cards` are of the lessons that have a folder, by id."""
+def list_pages(site: Site, cards: list[Card], explainers: list[Any], uses: Uses) -> dict[str, str]:
+    """Address -> HTML. `cards` are of the lessons that have a folder, by id; `uses` tells where terms are used."""
     environment = templates()
     phases = [(phase, cards_of(phase, cards)) for phase in site.phases]
     latest = sorted(
         (card for card in cards if card.published), key=lambda card: (card.date, id_key(card.id)), reverse=True
     )
     render = lambda name, root, **context: environment.get_template(name).render(site=site, root=root, **context)
-    pages = {"index.html": render("home.html", "", phases=phases, latest=latest)}
+    pages = {"index.html": render("home.html", "", phases=phases, latest=latest, explainers=explainers)}
+    if site.glossary:
+        by_name = sorted(site.glossary.items(), key=lambda item: item[1].name.casefold())
+        terms = [
+            {"key": key, "name": term.name, "meaning": meaning_of(key, term), "uses": uses[key]}
+            for key, term in by_name
+        ]
+        pages["glossary/index.html"] = render("glossary.html", "../", terms=terms)
     for phase, of_phase in phases:
         published = [card for card in of_phase if card.published]
         address = f"phases/{phase.number}/index.html"
         pages[address] = render("phase.html", "../../", phase=phase, cards=of_phase, published=published)
+    pages["search/index.html"] = render("search.html", "../")
     pages["colophon/index.html"] = render("colophon.html", "../")
     # 404.html is served at any depth, so it alone links with absolute addresses.
     return pages | {"404.html": render("404.html", site.base_url + "/")}

@@ -1,14 +1,12 @@
 """One lesson and its runs -> its page and the files beside it."""
 
 import io
-import posixpath
 import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote, urldefrag
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,13 +14,13 @@ import pyarrow.csv
 from engine.errors import UserError, problem, shown
 from engine.expressions import signed, written
 from engine.lesson import Lesson, Phase, Settings, Site
-from engine.publishing.charts import draw_all, json_for_script, seed_strip, small_picture, social_picture
+from engine.publishing.charts import draw_all, seed_strip, small_picture, social_picture
 from engine.publishing.choose import LessonRuns
 from engine.publishing.compare import Verdict, by_arm, compare, judge, make_scope, prediction_interval
 from engine.publishing.curves import COLOURS, SMOOTHING
-from engine.publishing.feeds import json_ld
+from engine.publishing.feeds import json_for_script, json_ld
 from engine.publishing.lists import TEMPLATES, Card, templates
-from engine.publishing.prose import Prose, formula, render_line, render_prose
+from engine.publishing.prose import Prose, formula, linked_files, render_line, render_prose
 from engine.runs import Run
 
 SMOOTHING_FORMULA = r"s_t = \frac{\sum_{k=0}^{t} \beta^k x_{t-k}}{\sum_{k=0}^{t} \beta^k}"
@@ -55,7 +53,13 @@ def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
     taken = template_ids() | {one.ident for one in drawn}
     prose = collected.get(
         lambda: render_prose(
-            lesson.page.read_text(encoding="utf-8"), shown(lesson.page), scope, taken, sample_texts(lesson, runs)
+            lesson.page.read_text(encoding="utf-8"),
+            shown(lesson.page),
+            scope,
+            taken,
+            sample_texts(lesson, runs),
+            site.glossary,
+            "../../",
         ),
         Prose("", []),
     )
@@ -81,7 +85,7 @@ def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
     context["json_ld"] = json_for_script(json_ld(site, card))
     html = templates().get_template("lesson.html").render(site=site, root="../../", **context)
     live = {one.ident: one.live for one in drawn if one.live}
-    files = linked_files(lesson, prose.links) | {
+    files = linked_files(lesson.folder, prose.links) | {
         "index.html": html.encode(),
         "charts.js": f"window.lessonCharts = {json_for_script(live)};\n".encode(),
         "data/metrics.csv": metrics_csv(runs),
@@ -159,13 +163,6 @@ def expected_ends(lesson: Lesson, runs: list[Run]) -> list[tuple[str, str]]:
         else:
             rows.append((arm.label, written(finals[0])))
     return rows
-
-
-def linked_files(lesson: Lesson, links: list[tuple[str, int]]) -> dict[str, bytes]:
-    """The pictures and other files of the lesson's folder that its prose links to: they are published beside the page."""
-    names = {posixpath.normpath(unquote(urldefrag(target).url)) for target, _ in links}
-    inside = {name: lesson.folder / name for name in names if ":" not in name and not name.startswith(("/", ".."))}
-    return {name: path.read_bytes() for name, path in sorted(inside.items()) if path.is_file()}
 
 
 def metrics_csv(runs: list[Run]) -> bytes:

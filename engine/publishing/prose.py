@@ -6,10 +6,14 @@ ever sees the prose. Raw HTML is not let through.
 
 import html
 import itertools
+import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag
 from xml.etree import ElementTree
 
 import latex2mathml.converter
@@ -23,8 +27,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from engine.errors import UserError, problem
+from engine.errors import UserError, nearest, problem
 from engine.expressions import Expression, Scope
+from engine.lesson import Term
 
 # A bar inside {{ }} would end a table's cell: it travels through the block parser as a private character.
 BAR, HIDDEN_BAR = "|", "\ue000"
@@ -50,6 +55,7 @@ DIGIT_NEXT = "write an expression over the runs, or {{ … | plain }} if the num
 
 
 Samples = Iterable[tuple[str, int, str, str]]  # arm, step, prompt, prompt and what was written after it
+TERM = "glossary:"  # [nats](glossary:nat) marks a word that the glossary explains
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,18 @@ class Prose:
     links: list[tuple[str, int]]
 
 
-def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] = (), samples: Samples = ()) -> Prose:
-    """`taken_ids` are those of the page around the prose; `samples` is what the models wrote. UserError with every undefined name, typed digit and unreadable formula, each with its line."""
+def render_prose(
+    text: str,
+    where: str,
+    scope: Scope,
+    taken_ids: Iterable[str] = (),
+    samples: Samples = (),
+    glossary: Mapping[str, Term] | None = None,
+    root: str = "",
+    figures: Mapping[str, str] | None = None,
+) -> Prose:
+    """`taken_ids` are those of the page around the prose; `samples` is what the models wrote; `figures` are ready as HTML;
+    `root` leads from the page to the site's. UserError with every undefined name and term, typed digit and unreadable formula, each with its line."""
     parser, env = _parser(), {}
     tokens = parser.parse(_hide_bars(text), env)
     problems: list[str] = []
@@ -79,11 +95,15 @@ def render_prose(text: str, where: str, scope: Scope, taken_ids: Iterable[str] =
             token.content = token.content.replace(HIDDEN_BAR, BAR)
             if token.info.startswith("sample "):
                 _fill_sample(token, f"{where}:{token.map[0] + 1}", samples, problems)
+            elif token.info.startswith("figure "):
+                _place_figure(token, f"{where}:{token.map[0] + 1}", figures or {}, problems)
         elif token.type == "math_block":
             _formula(token, f"{where}:{token.map[0] + 1}", problems)
     _pictures_to_figures(tokens)
+    problems += _undefined_terms(links, where, glossary or {})
     if problems:
         raise UserError(*problems)
+    _explain_terms(tokens, env, glossary or {}, root)
     return Prose(parser.renderer.render(tokens, parser.options, env), links)
 
 
@@ -97,6 +117,22 @@ def _fill_sample(token: Token, where: str, samples: Samples, problems: list[str]
     else:
         there = ", ".join(f"sample {of_arm} {at}" for of_arm, at in known) or f"a prompt of the lesson, not {prompt!r}"
         problems.append(problem(where, "no run drew such a sample", got=token.info, expected=there, next="name an arm and step that did"))  # fmt: skip
+
+
+def _place_figure(token: Token, where: str, figures: Mapping[str, str], problems: list[str]) -> None:
+    """A block ```figure ID``` is the place of a figure that explainer.toml describes."""
+    ident = token.info.removeprefix("figure ").strip()
+    if ident in figures:
+        token.type, token.content = "html_block", figures[ident]
+    else:
+        problems.append(problem(where, "no such figure", got=ident, expected=nearest(ident, list(figures)), next="name a figure of explainer.toml"))  # fmt: skip
+
+
+def linked_files(folder: Path, links: list[tuple[str, int]]) -> dict[str, bytes]:
+    """The pictures and other files of the folder that its prose links to: they are published beside the page."""
+    names = {posixpath.normpath(unquote(urldefrag(target).url)) for target, _ in links}
+    inside = {name: folder / name for name in names if ":" not in name and not name.startswith(("/", ".."))}
+    return {name: path.read_bytes() for name, path in sorted(inside.items()) if path.is_file()}
 
 
 def render_line(text: str, where: str, scope: Scope) -> str:
@@ -211,6 +247,41 @@ def _written(text: str, where: str, scope: Scope, problems: list[str]) -> str:
         return ""
 
 
+def _undefined_terms(links: list[tuple[str, int]], where: str, glossary: Mapping[str, Term]) -> list[str]:
+    marked = [(target.removeprefix(TERM), line) for target, line in links if target.startswith(TERM)]
+    return [
+        problem(f"{where}:{line}", "the glossary has no such term", got=key, expected=nearest(key, list(glossary)), next="name one of these, or explain the term in glossary.toml")
+        for key, line in marked
+        if key not in glossary
+    ]  # fmt: skip
+
+
+def _explain_terms(tokens: list[Token], env: Any, glossary: Mapping[str, Term], root: str) -> None:
+    """A marked word becomes a link to its place in the glossary, with its meaning behind it for hover, focus and touch."""
+    notes = [note["tokens"] for note in env.get("footnotes", {}).get("list", {}).values()]
+    numbers = itertools.count(1)
+    for children in [*(token.children or [] for token in tokens), *notes]:
+        explained, meaning = [], None
+        for token in children:
+            explained.append(token)
+            if token.type == "link_open" and str(token.attrGet("href")).startswith(TERM):
+                key, ident = str(token.attrGet("href")).removeprefix(TERM), f"meaning-{next(numbers)}"
+                token.attrs = {"class": "term", "href": f"{root}glossary/index.html#{key}", "aria-describedby": ident}
+                text = html.escape(meaning_of(key, glossary[key]))
+                meaning = Token(
+                    "html_inline", "", 0, content=f'<span class="meaning" role="tooltip" id="{ident}">{text}</span>'
+                )
+            elif token.type == "link_close" and meaning:
+                explained.append(meaning)
+                meaning = None
+        children[:] = explained
+
+
+def meaning_of(key: str, term: Term) -> str:
+    """The meaning as plain text. UserError for a typed digit, as everywhere in prose."""
+    return render_line(term.meaning, f"glossary.toml terms.{key}.meaning", Scope({}))
+
+
 def _typed_digits(text: str, where: str) -> list[str]:
     left = ALLOWED_DIGITS.sub(lambda found: " " * len(found[0]), text)
     return [
@@ -247,8 +318,23 @@ def formula(latex: str, display: str) -> str:
             raise ValueError(f"it would put <{node.tag.rpartition('}')[2]}> into the page")
         if strange := [name for name in node.attrib if not MATHML_ATTRIBUTES.fullmatch(name)]:
             raise ValueError(f"it would put {', '.join(strange)} on an element of the page")
+    _space_functions(root)
     # Written anew from what was checked: HTML ends a comment elsewhere than XML does.
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def _space_functions(root: ElementTree.Element) -> None:
+    """A thin space between a function and its argument, as TeX sets it: "ln 2", but "ln(2)"."""
+    namespace = "{http://www.w3.org/1998/Math/MathML}"
+    for parent in root.iter():
+        for at, (node, after) in reversed(list(enumerate(itertools.pairwise(list(parent))))):
+            if (
+                node.tag == f"{namespace}mi"
+                and len(node.text or "") > 1
+                and after.tag != f"{namespace}mo"
+                and after.tag != f"{namespace}mspace"
+            ):
+                parent.insert(at + 1, ElementTree.Element(f"{namespace}mspace", {"width": "0.17em"}))
 
 
 def _highlighted(code: str, language: str, _: str) -> str:

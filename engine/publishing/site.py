@@ -19,9 +19,13 @@ from urllib.parse import unquote, urldefrag
 
 from engine.cache import kept
 from engine.errors import UserError, disk_problem, problem, shown
+from engine.explainer import load_explainers
 from engine.lesson import Lesson, Site
+from engine.publishing.explainers import ExplainerPage, explainer_page
 from engine.publishing.feeds import feed_files
-from engine.publishing.lists import TEMPLATES, Card, list_pages, neighbours
+from engine.publishing.lists import TEMPLATES, Card, Uses, list_pages, neighbours
+from engine.publishing.prose import TERM
+from engine.publishing.search import search_files
 from engine.publishing.stale import Built, Contents, Rendered
 
 MARK = ".made-by-lesson-lab"  # an output folder without it holds somebody's own files: never wiped
@@ -38,6 +42,7 @@ class Gathered:
     """The whole site, checked, before it is written: lessons, other files, and what a person should be told."""
 
     lessons: list[Rendered] = field(default_factory=list)
+    explainers: list[ExplainerPage] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)  # address -> content, of all that belongs to no lesson
 
     @property
@@ -58,7 +63,7 @@ def gather(
     with_local: set[str],
     contents: Contents | None = None,
 ) -> Gathered:
-    """Render and check everything. `with_local` names lessons whose page also shows local runs; without `contents`, no cache is trusted.
+    """Render and check everything. `with_local` names lessons whose page also shows local runs; without `contents`, no cache is trusted and no search index made: it is a check.
 
     UserError with all problems of all lessons.
     """
@@ -69,14 +74,57 @@ def gather(
     stale = [job for job, rendered in zip(jobs, done, strict=True) if rendered is None]
     fresh = iter(_render_all(stale))
     where.refuse_changed([lesson for _, lesson, *_ in stale], [folder for *_, folder in stale])
-    gathered = Gathered([rendered or next(fresh) for rendered in done])
+    gathered = Gathered([rendered or next(fresh) for rendered in done], _explainers(site, lessons_folder))
     cards = [one.card for one in gathered.lessons]
-    pages = list_pages(site, cards)
+    pages = list_pages(site, cards, gathered.explainers, _uses(site, gathered, lessons_folder / "glossary.toml"))
     lesson_pages = [f"lessons/{card.id}/index.html" for card in cards if card.published]
     gathered.files = {address: html.encode() for address, html in pages.items()} | assets()
-    gathered.files |= feed_files(site, cards, [*pages, *lesson_pages])
+    for one in gathered.explainers:
+        gathered.files |= one.files
+    own_pages = [address for address in gathered.files if address.endswith(".html")]
+    gathered.files |= feed_files(site, cards, gathered.explainers, [*own_pages, *lesson_pages])
+    if contents:
+        gathered.files |= search_files(_pages(gathered))
     check_links(gathered, {lesson.id: lesson.page for lesson in lessons}, lessons_folder / "site.toml", site.base_url)
     return gathered
+
+
+def _explainers(site: Site, lessons_folder: Path) -> list[ExplainerPage]:
+    """All of them, each time: without curves a page takes a hundredth of a second. UserError with all problems."""
+    pages, problems = [], []
+    for explainer in load_explainers(lessons_folder):
+        try:
+            pages.append(explainer_page(site, explainer))
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(*problems)
+    return pages
+
+
+def _pages(gathered: Gathered) -> dict[str, bytes]:
+    """Address -> HTML of every page."""
+    of_lessons = {
+        f"lessons/{one.card.id}/index.html": one.content("index.html") for one in gathered.lessons if one.files
+    }
+    return of_lessons | {address: html for address, html in gathered.files.items() if address.endswith(".html")}
+
+
+def _uses(site: Site, gathered: Gathered, glossary: Path) -> Uses:
+    """Which pages use each term of the glossary. UserError for a term that none does."""
+    pages = [
+        (f"lessons/{one.card.id}/index.html", f"lesson {one.card.id}", one.links)
+        for one in gathered.lessons
+        if one.files
+    ]
+    pages += [(f"{one.address}index.html", one.texts["title"], one.links) for one in gathered.explainers]
+    uses: Uses = {key: [] for key in site.glossary}
+    for address, title, links in pages:
+        for key in dict.fromkeys(target.removeprefix(TERM) for target, _ in links if target.startswith(TERM)):
+            uses[key].append((address, title))
+    if unused := [key for key, where in uses.items() if not where]:
+        raise UserError(*(problem(f"{shown(glossary)} terms.{key}", "no page uses this term", next=f"mark it where a page's prose uses it, [{site.glossary[key].name}]({TERM}{key}), or take it out") for key in unused))  # fmt: skip
+    return uses
 
 
 def _render_all(jobs: list[Job]) -> list[Rendered]:
@@ -123,7 +171,10 @@ def render(job: Job) -> Rendered | UserError:
 
 def assets() -> dict[str, bytes]:
     """Stylesheet, our script, and the one copy of Vega for the whole site."""
-    files = {f"assets/{name}": (TEMPLATES / name).read_bytes() for name in ("style.css", "page.js", "favicon.svg")}
+    files = {
+        f"assets/{name}": (TEMPLATES / name).read_bytes()
+        for name in ("style.css", "page.js", "explainer.js", "search.js", "favicon.svg")
+    }
     return files | {"assets/vega.js": kept(f"vega-{importlib.metadata.version('vl-convert-python')}.js", _vega)}
 
 
@@ -161,10 +212,12 @@ def check_links(gathered: Gathered, prose: dict[str, Path], home: Path, base_url
         if one.files:
             address = f"lessons/{one.card.id}/index.html"
             ids[address], targets[address], lines[address], sources[address] = set(one.ids), one.targets, one.links, prose[one.card.id]  # fmt: skip
+    of_explainers = {f"{one.address}index.html": one for one in gathered.explainers}
     for address, content in gathered.files.items():
         if address.endswith(".html"):
-            links = _Links(content.decode())
-            ids[address], targets[address], lines[address], sources[address] = links.ids, links.targets, [], home
+            links, own = _Links(content.decode()), of_explainers.get(address)
+            ids[address], targets[address] = links.ids, links.targets
+            lines[address], sources[address] = (own.links, own.source) if own else ([], home)
     known = addresses(gathered)
     problems = []
     for page, of_page in targets.items():

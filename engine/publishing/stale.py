@@ -27,7 +27,7 @@ from engine.publishing.lists import TEMPLATES, Card
 ENGINE = Path(__file__).parents[1]
 PACKAGES = (
     "altair", "vl-convert-python", "pandas", "pyarrow", "jinja2", "markupsafe", "markdown-it-py", "mdit-py-plugins", "pygments",
-    "latex2mathml", "pydantic", "narwhals",
+    "latex2mathml", "pydantic", "narwhals", "pagefind-bin",
 )  # fmt: skip
 KEPT_S = 24 * 3600  # seconds that a page which is no longer right is kept
 PUBLISHED = ("config.json", "summary.json", "*.parquet")  # of a run folder: all that a page can depend on

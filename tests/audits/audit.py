@@ -107,9 +107,9 @@ def browser(site: Path) -> Iterator[str]:
 
 
 def lighthouse(site: Path) -> Iterator[str]:
-    """The phone preset over the home page and every lesson."""
+    """The phone preset over the home page, the search, the glossary, and every lesson and explainer."""
     with served(site) as root, tempfile.TemporaryDirectory() as folder:
-        for page in [site / "index.html", *lessons(site)]:
+        for page in [site / "index.html", *sorted(site.glob("*/index.html")), *sorted(site.glob("explainers/*/index.html")), *lessons(site)]:  # fmt: skip
             name, report = page.relative_to(site).as_posix(), Path(folder) / "report.json"
             command = ["node", str(TOOLS / "lighthouse" / "cli" / "index.js"), f"{root}/{name}", "--quiet", "--output=json", f"--output-path={report}", f"--chrome-flags=--headless {' '.join(FLAGS)}"]  # fmt: skip
             done = subprocess.run(command, env=os.environ | {"CHROME_PATH": CHROMIUM}, capture_output=True, text=True, check=False)  # fmt: skip
