@@ -10,7 +10,9 @@ A message says where, what is wrong, what was got, what was expected and what to
 
 import difflib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 class UserError(Exception):
@@ -22,6 +24,24 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(self.problems)
+
+
+class Collected:
+    """Problems of several steps, raised together at the end."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def get(self, make: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return make()
+        except UserError as error:
+            self.problems.extend(error.problems)
+            return otherwise
+
+    def raise_all(self) -> None:
+        if self.problems:
+            raise UserError(*dict.fromkeys(self.problems))
 
 
 def problem(where: object, what: str, *, got: object = None, expected: object = None, next: str = "") -> str:

@@ -6,6 +6,9 @@ page.md          the prose; a block ```figure ID``` puts a picture of explainer.
 """
 
 import datetime
+import itertools
+import keyword
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +16,23 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from engine.errors import UserError, nearest, problem, shown
+from engine.errors import Collected, nearest, problem, shown
 from engine.expressions import FORMATS, Namespace, Scope
 from engine.lesson import Name
-from engine.toml import Frozen, load
+from engine.toml import Frozen, Key, dotted, line_of, load, load_with_lines
 
-Slug = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]  # a part of an address
+Number = Annotated[float | int, Field(allow_inf_nan=False)]
+ALWAYS = "1 == 1"
+RESERVED = {"main", "sources", "facts"}  # ids that the page has already, and the name that expressions have
+SLUG = r"[a-z][a-z0-9-]*"  # a part of an address
+Slug = Annotated[str, Field(pattern=f"^{SLUG}$")]
 
 
 class Fact(Frozen):
     """One number that somebody else published."""
 
     name: str
-    value: float | int
+    value: Number
     unit: str
     source: str  # its title
     url: Annotated[str, Field(pattern=r"^https?://[^ ]+$")]
@@ -37,10 +44,11 @@ class Facts(Frozen):
 
 
 class Place(Frozen):
-    """A box of a path figure. `at` is its column and row, from the upper left; halves are allowed."""
+    """A box of a path figure. `at` is its column and row, from the upper left. More than three columns are too narrow for
+    their labels on a phone."""
 
-    label: str
-    at: Annotated[list[float | int], Field(min_length=2, max_length=2)]
+    label: Annotated[str, Field(max_length=24)]
+    at: Annotated[list[Annotated[Number, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
 class Frame(Frozen):
@@ -78,8 +86,8 @@ class Input(Frozen):
     """A control: the reader chooses one of the values."""
 
     label: str
-    values: Annotated[list[float | int], Field(min_length=2)]
-    start: float | int  # the value that the still figure shows
+    values: Annotated[list[Number], Field(min_length=2)]
+    start: Number  # the value that the still figure shows
     format: str = "plain"
 
     @model_validator(mode="after")
@@ -99,9 +107,9 @@ class Bar(Frozen):
 
 
 class Saying(Frozen):
-    """What the figure says where its condition holds; the first one that holds is shown."""
+    """What the figure says where its condition holds. The first one that holds is shown, so the last one has none."""
 
-    when: str  # an expression
+    when: str = ALWAYS  # an expression
     text: str
 
 
@@ -109,7 +117,7 @@ class Preset(Frozen):
     """A row of the table that stands below the figure, also without JavaScript."""
 
     label: str
-    inputs: dict[Name, float | int]
+    inputs: dict[Name, Number]
 
 
 class Calculator(Frozen):
@@ -144,6 +152,7 @@ class Explainer:
     folder: Path
     spec: ExplainerSpec
     facts: dict[str, Fact]
+    lines: dict[Key, int]  # of explainer.toml
 
     @property
     def name(self) -> str:
@@ -154,58 +163,103 @@ class Explainer:
         return self.folder / "page.md"
 
     @property
-    def toml(self) -> str:
-        return shown(self.folder / "explainer.toml")
-
-    @property
     def scope(self) -> Scope:
         """What its expressions may name: facts.KEY."""
         return Scope({"facts": Namespace("facts.toml", {key: fact.value for key, fact in self.facts.items()})})
 
+    def where(self, *key: str | int) -> str:
+        """A place in explainer.toml, for messages."""
+        parts = tuple(map(str, key))
+        return f"{shown(self.folder / 'explainer.toml')}:{line_of(self.lines, parts)} {dotted(parts)}"
+
 
 def load_explainers(lessons_folder: Path) -> list[Explainer]:
     """Every explainer, the newest first. UserError with all problems of all of them."""
-    explainers, problems = [], []
-    for page in sorted((lessons_folder / "explainers").glob("*/page.md")):
-        try:
-            explainers.append(_load_explainer(page.parent))
-        except UserError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise UserError(*problems)
-    return sorted(explainers, key=lambda one: (one.spec.date, one.name), reverse=True)
+    collected = Collected()
+    folders = [folder for folder in sorted((lessons_folder / "explainers").glob("*")) if folder.is_dir()]
+    found = [collected.get(lambda folder=folder: _load_explainer(folder), None) for folder in folders]
+    collected.raise_all()
+    return sorted(found, key=lambda one: (one.spec.date, one.name), reverse=True)
 
 
 def _load_explainer(folder: Path) -> Explainer:
-    spec = load(folder / "explainer.toml", ExplainerSpec)
-    facts = load(folder / "facts.toml", Facts).facts if (folder / "facts.toml").exists() else {}
-    explainer = Explainer(folder, spec, facts)
-    if problems := [*_bad_names(explainer)]:
-        raise UserError(*problems)
+    collected, facts_toml = Collected(), folder / "facts.toml"
+    spec, lines = collected.get(lambda: load_with_lines(folder / "explainer.toml", ExplainerSpec), (None, {}))
+    facts = collected.get(lambda: load(facts_toml, Facts).facts, {}) if facts_toml.exists() else {}
+    if not re.fullmatch(SLUG, folder.name):
+        collected.problems.append(problem(shown(folder), "this name cannot be an address", expected="small letters, digits and hyphens", next="rename the folder"))  # fmt: skip
+    if not (folder / "page.md").is_file():
+        collected.problems.append(
+            problem(shown(folder / "page.md"), "missing", next="write the explainer's prose there")
+        )
+    collected.raise_all()
+    explainer = Explainer(folder, spec, facts, lines)
+    collected.problems += [
+        *_bad_paths(explainer),
+        *_bad_calculators(explainer),
+        *_bad_ids(explainer),
+        *_unused_facts(explainer),
+    ]
+    collected.raise_all()
     return explainer
 
 
-def _bad_names(explainer: Explainer) -> Iterator[str]:
-    """Places that no figure has, inputs that no calculator has, ids used twice."""
-    named = []
-    for figure in explainer.spec.paths:
-        ends = [end for route in figure.routes for move in route.moves for end in (move.start, move.end)]
-        around = [name for frame in figure.frames for name in frame.around]
-        named += [(figure.id, "no such place", name, figure.places) for name in [*ends, *around]]
-    for figure in explainer.spec.calculators:
-        for bar in figure.bars:
+def _bad_paths(explainer: Explainer) -> Iterator[str]:
+    for number, figure in enumerate(explainer.spec.paths):
+        known = list(figure.places)
+        named = [(("frames", at), name) for at, frame in enumerate(figure.frames) for name in frame.around]
+        for at, route in enumerate(figure.routes):
+            for move in route.moves:
+                named += [(("routes", at), name) for name in (move.start, move.end)]
+                if move.start == move.end:
+                    yield problem(explainer.where("paths", number, "routes", at), "a step that goes nowhere", got=f"{move.start} to {move.end}", next="name another place")  # fmt: skip
+        for key, name in dict.fromkeys(named):
+            if name not in figure.places:
+                yield problem(explainer.where("paths", number, *key), "no such place", got=name, expected=nearest(name, known), next="mend the name")  # fmt: skip
+        for name, place in figure.places.items():
+            if place.at[0] > 2:
+                yield problem(explainer.where("paths", number, "places", name), "a fourth column", got=f"column {place.at[0]}", expected="columns 0, 1 and 2", next="move the place")  # fmt: skip
+        for one, other in itertools.combinations(known, 2):
+            if figure.places[one].at == figure.places[other].at:
+                yield problem(explainer.where("paths", number, "places"), "two places in one spot", got=f"{one} and {other}", next="move one of them")  # fmt: skip
+
+
+def _bad_calculators(explainer: Explainer) -> Iterator[str]:
+    for number, figure in enumerate(explainer.spec.calculators):
+        where = lambda *key, number=number: explainer.where("calculators", number, *key)
+        for name in figure.inputs.keys() | figure.steps.keys():
+            if name in RESERVED or keyword.iskeyword(name) or (name in figure.inputs and name in figure.steps):
+                yield problem(
+                    where(), "this name cannot be used, or is used twice", got=name, next="rename the input or step"
+                )
+        for at, bar in enumerate(figure.bars):
             if len(bar.values) not in (1, len(figure.ways)):
-                yield problem(f"{explainer.toml} {figure.id}, {bar.label}", "wrong number of values", got=len(bar.values), expected=f"1, or one for each of {', '.join(figure.ways)}", next="mend the values")  # fmt: skip
-        for preset in figure.presets:
-            named += [(figure.id, "no such input", name, figure.inputs) for name in preset.inputs]
-            named += [
-                (f"{figure.id}, {preset.label}", "no value for an input", name, preset.inputs) for name in figure.inputs
-            ]
-    for where, what, name, known in named:
-        if name not in known:
-            yield problem(
-                f"{explainer.toml} {where}", what, got=name, expected=nearest(name, list(known)), next="mend the name"
-            )
+                yield problem(where("bars", at), "wrong number of values", got=len(bar.values), expected=f"1, or one for each of {', '.join(figure.ways)}", next="mend the values")  # fmt: skip
+        for at, saying in enumerate(figure.says):
+            if (saying.when == ALWAYS) != (at == len(figure.says) - 1):
+                yield problem(
+                    where("says", at),
+                    "the last saying holds always, and no other does",
+                    next="give a `when` to every saying but the last",
+                )
+        for at, preset in enumerate(figure.presets):
+            for name in preset.inputs.keys() - figure.inputs.keys():
+                yield problem(where("presets", at), "no such input", got=name, expected=nearest(name, list(figure.inputs)), next="mend the name")  # fmt: skip
+            for name in figure.inputs.keys() - preset.inputs.keys():
+                yield problem(where("presets", at), "an input without a value", expected=f"{name} = …", next="add it")
+
+
+def _bad_ids(explainer: Explainer) -> Iterator[str]:
     ids = [figure.id for figure in (*explainer.spec.paths, *explainer.spec.calculators)]
-    for ident in dict.fromkeys(ident for ident in ids if ids.count(ident) > 1):
-        yield problem(explainer.toml, "two figures have this id", got=ident, next="give one of them another id")
+    for ident in dict.fromkeys(ident for ident in ids if ids.count(ident) > 1 or ident in RESERVED):
+        yield problem(explainer.where("title"), "this id is used already", got=ident, next="give the figure another id")
+
+
+def _unused_facts(explainer: Explainer) -> Iterator[str]:
+    text = "".join(
+        (explainer.folder / name).read_text(encoding="utf-8", errors="replace")
+        for name in ("page.md", "explainer.toml")
+    )
+    used = set(re.findall(r"\bfacts\.(\w+)", text))
+    for key in explainer.facts.keys() - used:
+        yield problem(f"{shown(explainer.folder / 'facts.toml')} facts.{key}", "nothing on the page uses this fact", next="use it, or take it out")  # fmt: skip

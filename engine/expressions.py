@@ -10,6 +10,7 @@ comparison, and / or / not, and the functions below. Nothing else of Python can 
 """
 
 import ast
+import json
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -53,8 +54,8 @@ JAVASCRIPT = {
     ast.LtE: "<=",
     ast.Gt: ">",
     ast.GtE: ">=",
-    ast.Eq: "===",
-    ast.NotEq: "!==",
+    ast.Eq: "==",  # and not ===, for which true is not 1
+    ast.NotEq: "!=",
 }
 JAVASCRIPT_NAMES = {"ln": "log"}
 NO_BREAK, MINUS = "\N{NO-BREAK SPACE}", "\N{MINUS SIGN}"
@@ -79,8 +80,9 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "milliseconds": _number(0, "ms", 1e3),
     "minutes": _number(1, "minutes", 1 / 60),
     "megabytes": _number(1, "MB", 1e-6),
-    "short": lambda value: _scaled(value, ("", "k", "M", "B", "T")),
-    "bytes": lambda value: _scaled(value, ("bytes", "kB", "MB", "GB", "TB", "PB"), NO_BREAK),
+    "rough": lambda value: rough(value),
+    "spoken": lambda value: _scaled(value, ("", "thousand", "million", "billion", "trillion")),
+    "bytes": lambda value: _scaled(value, ("bytes", "kB", "MB", "GB", "TB", "PB")),
     "millions": lambda value: f"{value / 1e6:,.0f}M",  # of parameters, as the field writes them
     "words": str,
     "hash": lambda value: str(value)[:12],
@@ -88,23 +90,34 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _scaled(value: float, units: tuple[str, ...], between: str = "") -> str:
-    """e.g. 7e9 -> 7B: thousands of thousands, as few digits as there are."""
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    """e.g. 7e9 -> 7 billion: three digits at most."""
     step = 0
-    while abs(value) >= 1000 and step < len(units) - 1:
+    while float(f"{abs(value):.3g}") >= 1000 and step < len(units) - 1:
         value, step = value / 1000, step + 1
-    return f"{value:,.3g}{between}{units[step]}"
+    return f"{value:,.3g}{NO_BREAK}{units[step]}".rstrip(NO_BREAK)
 
 
 def written(value: float) -> str:
-    """A number where nobody chose a format: four digits, or all of a whole one. page.js writes the same way."""
+    """A number where nobody chose a format: four digits, or all of a whole one. The pages' scripts write the same way."""
     if not math.isfinite(value):
         return "undefined" if math.isnan(value) else f"{'' if value > 0 else MINUS}∞"
     digits = 0 if value == int(value) or abs(value) >= 1000 else max(0, 3 - math.floor(math.log10(abs(value))))
-    # Halves go up, as in JavaScript; Python's own formatting sends them to the even digit.
+    return _half_up(value, digits)
+
+
+def rough(value: float) -> str:
+    """Two digits that are not zero, for what was computed from numbers that have no more."""
+    if not math.isfinite(value) or value == 0:
+        return written(value)
+    return _half_up(value, 1 - math.floor(math.log10(abs(value))))
+
+
+def _half_up(value: float, digits: int) -> str:
+    """Rounded as JavaScript does; Python's own formatting sends halves to the even digit."""
     exact = Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, Context(prec=400))
     text = f"{exact:,f}"
-    return (text.rstrip("0").rstrip(".") if digits else text).replace("-", MINUS)
+    return (text.rstrip("0").rstrip(".") if digits > 0 else text).replace("-", MINUS)
 
 
 def signed(value: float) -> str:
@@ -215,10 +228,14 @@ class Expression:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in JAVASCRIPT:
                 return f"({inner(left)} {JAVASCRIPT[type(op)]} {inner(right)})"
             case ast.BoolOp(op=op, values=values):
-                return f"({(' && ' if isinstance(op, ast.And) else ' || ').join(map(inner, values))})"
+                # Boolean(…): there && and || give one of their operands, here they give true or false.
+                return f"({(' && ' if isinstance(op, ast.And) else ' || ').join(f'Boolean({inner(value)})' for value in values)})"
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in JAVASCRIPT:
                 return f"({inner(left)} {JAVASCRIPT[type(op)]} {inner(right)})"
-        return repr(self._evaluate(node, scope, None, []))
+        value = self._evaluate(node, scope, None, [])
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._error("not a finite number", got=f"{ast.unparse(node)} = {_short(value)}")
+        return json.dumps(value)
 
     def _reads_something(self) -> bool:
         """Whether a name of the scope is in it, or a function of the runs; abs(3.2) is still a typed number."""
@@ -251,6 +268,8 @@ class Expression:
                 trace.append(Compared(seed, sides[0], SIGNS[type(op)], sides[1], held))
                 return held
             case ast.Call(func=ast.Name(id="each_seed" | "count_seeds" as name), args=[condition], keywords=[]):
+                if not scope.seeds:
+                    raise self._error("there are no seeds here", got=f"{name}(…)")
                 # A list: every seed is evidence, so none may be skipped.
                 held = [bool(self._evaluate(condition, one, number, trace)) for number, one in scope.seeds.items()]
                 return all(held) if name == "each_seed" else sum(held)

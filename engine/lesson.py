@@ -5,6 +5,7 @@ Every problem of every lesson is collected and reported at once, each with its f
 """
 
 import datetime
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from engine.errors import UserError, nearest, problem, shown
+from engine.errors import Collected, UserError, nearest, problem, shown
 from engine.toml import Frozen, as_problem, dotted, line_of, load, read_toml, spec_problem
 
 Count = Annotated[int, Field(ge=1)]
@@ -542,8 +543,13 @@ class Glossary(Frozen):
     terms: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")], Term]
 
 
-class Site(Frozen):
-    """lessons/site.toml: all that is about the site as a whole."""
+def marked_terms(prose: str) -> set[str]:
+    """The keys of the terms that a page.md marks."""
+    return set(re.findall(r"\]\(glossary:([^)\s]+)\)", prose))
+
+
+class SiteFile(Frozen):
+    """lessons/site.toml."""
 
     title: str
     tagline: str
@@ -555,10 +561,18 @@ class Site(Frozen):
     author: str
     repository: str
     phases: list[Phase]
-    glossary: dict[str, Term] = {}  # from glossary.toml, beside it
+
+
+class Site(SiteFile):
+    """All that is about the site as a whole: site.toml and the terms of glossary.toml."""
+
+    glossary: dict[str, Term] = {}
 
 
 def load_site(folder: Path) -> Site:
-    """site.toml of a lessons' folder, and glossary.toml where there is one. UserError with all problems."""
-    site, glossary = load(folder / "site.toml", Site), folder / "glossary.toml"
-    return site.model_copy(update={"glossary": load(glossary, Glossary).terms}) if glossary.exists() else site
+    """site.toml of a lessons' folder, and glossary.toml where there is one. UserError with all problems of both."""
+    collected, glossary = Collected(), folder / "glossary.toml"
+    site = collected.get(lambda: load(folder / "site.toml", SiteFile), None)
+    terms = collected.get(lambda: load(glossary, Glossary).terms, {}) if glossary.exists() else {}
+    collected.raise_all()
+    return Site(**dict(site), glossary=terms)

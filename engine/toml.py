@@ -23,9 +23,14 @@ class Frozen(BaseModel):
 
 def load(toml: Path, model: type[Model]) -> Model:
     """The file as a model. UserError with all problems."""
+    return load_with_lines(toml, model)[0]
+
+
+def load_with_lines(toml: Path, model: type[Model]) -> tuple[Model, dict[Key, int]]:
+    """The same, and the line of each key, for what is only found wrong later."""
     raw, lines = read_toml(toml)
     try:
-        return model.model_validate(raw)
+        return model.model_validate(raw), lines
     except ValidationError as error:
         raise UserError(*(spec_problem(toml, lines, detail, model) for detail in error.errors())) from None
 
@@ -76,10 +81,11 @@ def _key_lines(text: str) -> dict[Key, int]:
         bare = re.sub(r'"[^"]*"|\'[^\']*\'|#.*', "", line)
         if not inside_text and not open_brackets:
             if header := re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", line):
-                table = _split_key(header[2])
+                *outer, last = _split_key(header[2])
+                table = (*_with_indexes(outer, counts), last)
                 if header[1] == "[[":
                     counts[table] = counts.get(table, -1) + 1
-                    table = (*table, str(counts[table]))
+                table += (str(counts[table]),) if table in counts else ()
                 lines[table] = number
                 continue
             if key := re.match(r"\s*([\w.\"'-]+)\s*=", line):
@@ -88,6 +94,15 @@ def _key_lines(text: str) -> dict[Key, int]:
             open_brackets += bare.count("[") - bare.count("]")
         inside_text ^= (line.count('"""') + line.count("'''")) % 2 == 1
     return lines
+
+
+def _with_indexes(parts: list[str], counts: dict[Key, int]) -> Key:
+    """e.g. paths.routes -> paths.0.routes.1, where the file has come to the second route of the first path."""
+    key: Key = ()
+    for part in parts:
+        key += (part,)
+        key += (str(counts[key]),) if key in counts else ()
+    return key
 
 
 def _split_key(dotted: str) -> Key:

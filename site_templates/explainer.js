@@ -8,12 +8,12 @@
   document.querySelectorAll("figure.paths").forEach(function (figure) {
     var routes = Array.from(figure.querySelectorAll(".route")).map(function (route) {
       return {
-        moves: route.querySelectorAll(".move"), badges: route.querySelectorAll(".badge"), texts: route.querySelectorAll(".moves li"),
+        node: route, moves: route.querySelectorAll(".move"), badges: route.querySelectorAll(".badge"), texts: route.querySelectorAll(".moves li"),
         packet: route.querySelector(".packet"), flight: null,
       };
     });
     var last = Math.max.apply(null, routes.map(function (route) { return route.moves.length; }));
-    var said = figure.querySelector(".at"), play = figure.querySelector('[data-go="play"]');
+    var said = figure.querySelector(".at"), aloud = figure.querySelector(".aloud"), play = figure.querySelector('[data-go="play"]');
     var back = figure.querySelector('[data-go="back"]'), next = figure.querySelector('[data-go="next"]');
     var step = 0, playing = false, timer = null;  // step 0: nothing has moved yet, and all of it is shown
 
@@ -29,6 +29,7 @@
             node.classList.toggle("done", number < at || (number === at && step > route.moves.length));
           });
         });
+        route.node.classList.toggle("arrived", step > route.moves.length);
         if (route.flight) route.flight.cancel();
         route.flight = null;
         if (!move) return;
@@ -38,9 +39,10 @@
         }
       });
       said.textContent = step ? "Step " + step + " of " + last : "";
-      back.disabled = step === 0;
-      next.disabled = step === last;
-      play.textContent = playing ? "Pause" : step === last ? "Play again" : step ? "Go on" : "Play";
+      // Not `disabled`: a button that has the focus would lose it.
+      back.setAttribute("aria-disabled", step === 0);
+      next.setAttribute("aria-disabled", step === last);
+      play.textContent = playing ? "Pause" : step === last ? "Play again" : "Play";
     }
     function tick() {
       if (step === last) { playing = false; show(false); return; }
@@ -51,10 +53,10 @@
     function pause() {
       playing = false;
       clearTimeout(timer);
-      routes.forEach(function (route) { if (route.flight) route.flight.pause(); });
+      routes.forEach(function (route) { if (route.flight && route.flight.playState === "running") route.flight.pause(); });
     }
     play.addEventListener("click", function () {
-      if (playing) { pause(); play.textContent = "Go on"; return; }
+      if (playing) { pause(); play.textContent = "Play"; return; }
       playing = true;
       var flying = routes.filter(function (route) { return route.flight && route.flight.playState === "paused"; });
       if (flying.length) {
@@ -66,32 +68,41 @@
         tick();
       }
     });
-    back.addEventListener("click", function () { pause(); step -= 1; show(false); });
-    next.addEventListener("click", function () { pause(); step += 1; show(true); });
-    document.addEventListener("visibilitychange", function () { if (document.hidden && playing) { pause(); play.textContent = "Go on"; } });
+    function go(by) {
+      if (step + by < 0 || step + by > last) return;
+      pause();
+      step += by;
+      show(by > 0);
+      aloud.textContent = said.textContent + ". " + routes.map(function (route) {
+        var text = route.texts[Math.min(step, route.moves.length) - 1];
+        return route.node.querySelector("h3").textContent + ": " + (step > route.moves.length ? "arrived." : text ? text.textContent : "not begun.");
+      }).join(" ");
+    }
+    back.addEventListener("click", function () { go(-1); });
+    next.addEventListener("click", function () { go(1); });
+    document.addEventListener("visibilitychange", function () { if (document.hidden && playing) { pause(); play.textContent = "Play"; } });
     show(false);
   });
 
   // Controls: the formulas are those of explainer.toml, translated when the page was built.
-  function written(value) {
-    if (Number.isInteger(value)) return value.toLocaleString("en-US");
-    return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(4)));
+  function rough(value) {
+    return Number(value.toPrecision(2)).toLocaleString("en-US", { maximumSignificantDigits: 2 });
   }
   document.querySelectorAll("figure.calculator").forEach(function (figure) {
     var made = window.calculators[figure.id], inputs = figure.querySelectorAll("[data-input]");
     function show() {
       var v = {};
       inputs.forEach(function (input) {
-        v[input.dataset.input] = made.inputs[input.dataset.input][input.value];
-        var label = input.dataset.labels.split("|")[input.value];
-        input.parentNode.querySelector("output").textContent = label;
-        input.setAttribute("aria-valuetext", label);
+        var chosen = made.inputs[input.dataset.input][input.value];
+        v[input.dataset.input] = chosen[0];
+        input.parentNode.querySelector(".chosen").textContent = chosen[1];
+        input.setAttribute("aria-valuetext", chosen[1]);
       });
       made.steps(v);
       var values = made.bars.map(function (bar) { return bar(v); }), most = Math.max.apply(null, values) || 1;
       figure.querySelectorAll(".bars dd").forEach(function (row, at) {
         row.querySelector(".bar").style.width = (100 * values[at] / most).toFixed(2) + "%";
-        row.querySelector("b").textContent = written(values[at]);
+        row.querySelector("b").textContent = rough(values[at]);
       });
       var text = made.says.filter(function (saying) { return saying[0](v); })[0][1], says = figure.querySelector(".says");
       if (says.textContent !== text) says.textContent = text;

@@ -345,13 +345,13 @@
     close(document.querySelector(".term.open"));
     document.querySelectorAll(".term:hover, .term:focus, .term:has(+ .meaning:hover)").forEach(function (term) {
       term.classList.add("closed");
-      ["pointerleave", "blur"].forEach(function (name) { term.addEventListener(name, function () { close(term, "closed"); }, { once: true }); });
+      ["pointerenter", "pointerleave", "blur"].forEach(function (name) { term.addEventListener(name, function () { close(term, "closed"); }, { once: true }); });
     });
   });
 
-  // "/" leads to the search, from anywhere but a field that takes text.
+  // Ctrl+K leads to the search. Not "/": a key alone is pressed by mistake, and by those who speak to their computer.
   document.addEventListener("keydown", function (event) {
-    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=range], [type=checkbox]), select, textarea")) return;
+    if (event.key !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
     event.preventDefault();
     var box = document.getElementById("words");
     if (box) box.focus(); else location.href = document.querySelector(".to-search").href;

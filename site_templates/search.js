@@ -82,7 +82,7 @@
   box.form.addEventListener("submit", function (event) { event.preventDefault(); search(); });
   box.addEventListener("input", function () { clearTimeout(timer); timer = setTimeout(search, 150); });
   document.addEventListener("keydown", function (event) {
-    var stops = [box].concat(Array.from(list.querySelectorAll("h2 a"))), at = stops.indexOf(document.activeElement);
+    var stops = [box].concat(Array.from(list.querySelectorAll("a"))), at = stops.indexOf(document.activeElement);
     if (event.key === "Escape" && at > 0) box.focus();
     else if (event.key === "ArrowDown" && at >= 0 && at < stops.length - 1) stops[at + 1].focus();
     else if (event.key === "ArrowUp" && at > 0) stops[at - 1].focus();

@@ -32,7 +32,7 @@ def gpudirect(tmp_path_factory) -> Path:
 def test_search_is_reached_by_a_key_and_shows_where_and_the_sentence(browser, server):
     page, requests, problems = open_page(browser, f"{server}/lessons/1.7/index.html")
     assert not [url for url in requests if "pagefind" in url], "the index was loaded before anybody searched"
-    page.keyboard.press("/")
+    page.keyboard.press("Control+k")
     page.wait_for_url("**/search/index.html")
     page.keyboard.type("redid")
     page.wait_for_selector(".results li")
@@ -83,6 +83,14 @@ def test_a_meaning_is_shown_on_hover_and_on_focus_and_stays_on_the_screen(browse
     if scripts:
         page.keyboard.press("Escape")
         meaning.wait_for(state="hidden")
+        term.hover()
+        meaning.wait_for(state="visible")
+        meaning.hover()
+        page.keyboard.press("Escape")
+        meaning.wait_for(state="hidden")
+        page.mouse.move(0, 0)
+        term.hover()
+        meaning.wait_for(state="visible")
 
 
 def test_the_first_touch_of_a_term_shows_its_meaning_and_the_second_follows_it(browser, gpudirect):
@@ -99,17 +107,18 @@ def test_a_path_is_walked_step_by_step_and_can_be_paused(browser, gpudirect):
     page, _, problems = open_page(browser, f"file://{gpudirect}")
     figure = page.locator("#from-storage")
     figure.locator('[data-go="next"]').click()
-    assert figure.locator(".at").inner_text() == "Step 1 of 3"
+    assert figure.locator(".at").inner_text() == "Step 1 of 4"
     assert [node.inner_text()[:15] for node in figure.locator("li.now").all()] == ["The drive write"] * 2
     figure.locator('[data-go="next"]').click()
     assert figure.locator(".route").nth(1).locator("li.done").count() == 1, "the shorter way is done and waits"
+    assert figure.locator(".aloud").inner_text().startswith("Step 2 of 4. Through host memory: A core")
     figure.locator('[data-go="back"]').click()
     figure.locator('[data-go="play"]').click()
-    page.wait_for_function("document.querySelector('#from-storage .at').textContent === 'Step 2 of 3'")
+    page.wait_for_function("document.querySelector('#from-storage .at').textContent === 'Step 2 of 4'")
     figure.locator('[data-go="play"]').click()
     where = figure.locator(".packet").first.evaluate("node => getComputedStyle(node).transform")
     page.wait_for_timeout(2200)
-    assert figure.locator(".at").inner_text() == "Step 2 of 3"
+    assert figure.locator(".at").inner_text() == "Step 2 of 4"
     assert figure.locator(".packet").first.evaluate("node => getComputedStyle(node).transform") == where
     figure.locator('[data-go="play"]').click()
     page.wait_for_function(
@@ -129,7 +138,7 @@ def test_with_reduced_motion_nothing_moves_and_the_steps_can_still_be_taken(brow
 
 def test_without_javascript_an_explainer_is_whole(browser, gpudirect):
     page, *_ = open_page(browser, f"file://{gpudirect}", java_script_enabled=False)
-    assert page.locator("#from-storage .badge").count() == 4 and not page.locator(".controls").first.is_visible()
+    assert page.locator("#from-storage .badge").count() == 5 and not page.locator(".controls").first.is_visible()
     assert not page.locator(".inputs").is_visible()
     assert page.locator("#scale .bars dd").count() == 7 and page.locator(".presets > li").count() == 5
 
@@ -166,4 +175,4 @@ def test_a_control_moves_its_bars_by_keyboard(browser, gpudirect):
     assert control.get_attribute("aria-valuetext") == "1"
     summing = page.locator("#scale .bars dd").nth(3)
     assert summing.inner_text().startswith("0 ms, through host memory")
-    assert page.locator("#scale .says").inner_text().startswith("Do not bother")
+    assert page.locator("#scale .says").inner_text().startswith("Do not bother.")

@@ -28,7 +28,7 @@ def test_the_feed_has_an_entry_a_lesson_with_absolute_links_and_whole_dates(site
         '1.7 Costs <b> & "crashes"',
     ]
     for entry in entries:
-        assert re.fullmatch(r"Saving rarely redid \d+ steps\.", entry.findtext("a:summary", "", ATOM))
+        assert re.fullmatch(r"Saving rarely redid \d+\ssteps\.", entry.findtext("a:summary", "", ATOM))
         assert 'src="https://other.example/notes/lessons/1.' in entry.findtext("a:content", "", ATOM)
     dates = [node.text for name in ("updated", "published") for node in feed.iter(f"{{{ATOM['a']}}}{name}")]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", date) for date in dates) and len(dates) == 5

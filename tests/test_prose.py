@@ -20,7 +20,10 @@ def errors(text: str) -> str:
 
 
 def test_an_expression_becomes_its_number():
-    assert html("It was {{ a.loss | loss }} nats.") == '<p>It was <span class="number">2.000</span> nats.</p>\n'
+    assert (
+        html("It was {{ a.loss | loss }} nats.")
+        == '<p>It was <span class="number">2.000</span>\N{NO-BREAK SPACE}nats.</p>\n'
+    )
 
 
 def test_an_expression_works_in_a_table_cell():

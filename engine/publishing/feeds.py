@@ -1,6 +1,5 @@
 """What other programs read of the site: the Atom feed, the sitemap, llms.txt, and the JSON-LD of a lesson."""
 
-import json
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -105,9 +104,3 @@ def json_ld(site: Site, card: Card) -> dict[str, Any]:
         **common,
     }  # fmt: skip
     return {"@context": "https://schema.org", "@graph": [lesson, data]}
-
-
-def json_for_script(value: Any) -> str:
-    """Strict JSON that no text in it can end a <script> around."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,6 +1,7 @@
-"""The pages that list lessons: home, one a phase, 404. They are made from what each lesson's page says of itself, so
+"""The pages around the lessons: home, one a phase, glossary, search, colophon, 404. They are made from what each lesson's page says of itself, so
 that no list needs the heavy libraries of a chart."""
 
+import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,9 +11,7 @@ import jinja2
 
 from engine.expressions import signed, written
 from engine.lesson import Phase, Site, id_key
-from engine.publishing.prose import meaning_of
 
-Uses = dict[str, list[tuple[str, str]]]  # key of a term -> address and title of each page whose prose marks it
 TEMPLATES = Path(__file__).parents[2] / "site_templates"
 
 
@@ -41,8 +40,14 @@ def templates() -> jinja2.Environment:
     return environment
 
 
-def list_pages(site: Site, cards: list[Card], explainers: list[Any], uses: Uses) -> dict[str, str]:
-    """Address -> HTML. `cards` are of the lessons that have a folder, by id; `uses` tells where terms are used."""
+def json_for_script(value: Any) -> str:
+    """Strict JSON that no text in it can end a <script> around."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def list_pages(site: Site, cards: list[Card], explainers: list[Any], terms: list[dict[str, Any]]) -> dict[str, str]:
+    """Address -> HTML. `cards` are of the lessons that have a folder, by id; `terms` is the glossary, by name."""
     environment = templates()
     phases = [(phase, cards_of(phase, cards)) for phase in site.phases]
     latest = sorted(
@@ -50,12 +55,7 @@ def list_pages(site: Site, cards: list[Card], explainers: list[Any], uses: Uses)
     )
     render = lambda name, root, **context: environment.get_template(name).render(site=site, root=root, **context)
     pages = {"index.html": render("home.html", "", phases=phases, latest=latest, explainers=explainers)}
-    if site.glossary:
-        by_name = sorted(site.glossary.items(), key=lambda item: item[1].name.casefold())
-        terms = [
-            {"key": key, "name": term.name, "meaning": meaning_of(key, term), "uses": uses[key]}
-            for key, term in by_name
-        ]
+    if terms:
         pages["glossary/index.html"] = render("glossary.html", "../", terms=terms)
     for phase, of_phase in phases:
         published = [card for card in of_phase if card.published]

@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from engine.errors import UserError, problem, shown
+from engine.errors import Collected, UserError, problem, shown
 from engine.expressions import signed, written
 from engine.lesson import Lesson, Phase, Settings, Site
 from engine.publishing.charts import draw_all, seed_strip, small_picture, social_picture
 from engine.publishing.choose import LessonRuns
 from engine.publishing.compare import Verdict, by_arm, compare, judge, make_scope, prediction_interval
 from engine.publishing.curves import COLOURS, SMOOTHING
-from engine.publishing.feeds import json_for_script, json_ld
-from engine.publishing.lists import TEMPLATES, Card, templates
-from engine.publishing.prose import Prose, formula, linked_files, render_line, render_prose
+from engine.publishing.feeds import json_ld
+from engine.publishing.lists import TEMPLATES, Card, json_for_script, templates
+from engine.publishing.prose import Prose, formula, linked_files, read_prose, render_line, render_prose
 from engine.runs import Run
 
 SMOOTHING_FORMULA = r"s_t = \frac{\sum_{k=0}^{t} \beta^k x_{t-k}}{\sum_{k=0}^{t} \beta^k}"
@@ -53,7 +53,7 @@ def lesson_page(site: Site, shown_runs: LessonRuns) -> LessonPage:
     taken = template_ids() | {one.ident for one in drawn}
     prose = collected.get(
         lambda: render_prose(
-            lesson.page.read_text(encoding="utf-8"),
+            read_prose(lesson.page),
             shown(lesson.page),
             scope,
             taken,
@@ -235,24 +235,6 @@ def template_ids() -> set[str]:
     """Ids that the page around the prose uses: a heading of the prose gets another one."""
     around = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("base.html", "lesson.html"))
     return set(re.findall(r'\bid="([\w-]+)"', around))
-
-
-class Collected:
-    """Problems of several steps, raised together at the end."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def get(self, make: Callable[[], Any], otherwise: Any) -> Any:
-        try:
-            return make()
-        except UserError as error:
-            self.problems.extend(error.problems)
-            return otherwise
-
-    def raise_all(self) -> None:
-        if self.problems:
-            raise UserError(*dict.fromkeys(self.problems))
 
 
 def changes(lesson: Lesson) -> list[dict[str, Any]]:

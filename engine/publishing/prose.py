@@ -27,8 +27,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from engine.errors import UserError, nearest, problem
-from engine.expressions import Expression, Scope
+from engine.errors import UserError, nearest, problem, shown
+from engine.expressions import NO_BREAK, Expression, Scope
 from engine.lesson import Term
 
 # A bar inside {{ }} would end a table's cell: it travels through the block parser as a private character.
@@ -51,6 +51,8 @@ MATHML_ATTRIBUTES = re.compile(
     r"|linethickness|displaystyle|scriptlevel|width|height|depth|voffset|(column|row)(align|spacing|lines)|frame|open|close"
 )
 ElementTree.register_namespace("", "http://www.w3.org/1998/Math/MathML")
+# A line never ends between a computed number and its unit.
+BEFORE_UNIT = re.compile(r"^ (?=(?:%|[kMGT]?B(?:/s)?|[GT]FLOP/s|µs|ms|s|nats?|bits?|bytes|steps?|tokens?)(?!\w))")
 DIGIT_NEXT = "write an expression over the runs, or {{ … | plain }} if the number is typed on purpose"
 
 
@@ -128,6 +130,14 @@ def _place_figure(token: Token, where: str, figures: Mapping[str, str], problems
         problems.append(problem(where, "no such figure", got=ident, expected=nearest(ident, list(figures)), next="name a figure of explainer.toml"))  # fmt: skip
 
 
+def read_prose(page: Path) -> str:
+    """UserError if it is not UTF-8."""
+    try:
+        return page.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(problem(shown(page), "not UTF-8 text", got=str(error), next="save the file as UTF-8")) from None
+
+
 def linked_files(folder: Path, links: list[tuple[str, int]]) -> dict[str, bytes]:
     """The pictures and other files of the folder that its prose links to: they are published beside the page."""
     names = {posixpath.normpath(unquote(urldefrag(target).url)) for target, _ in links}
@@ -144,6 +154,7 @@ def render_line(text: str, where: str, scope: Scope) -> str:
             parts[number] = _written(part, where, scope, problems)
             continue
         problems += _typed_digits(part, where)
+        parts[number] = BEFORE_UNIT.sub(NO_BREAK, part) if number else part
         if "{{" in part:
             problems.append(
                 problem(where, "an expression without its end", got=part.strip(), expected="}}", next="close it")
@@ -197,16 +208,16 @@ def _finish_inline(
     tokens: list[Token], where: str, line: int, scope: Scope, problems: list[str]
 ) -> list[tuple[str, int]]:
     """Fill in expressions and formulas, check digits; returns the links."""
-    links, inside_link = [], 0
+    links, inside_link, before = [], False, None
     for token in tokens:
         here = f"{where}:{line}"
         if token.type in ("softbreak", "hardbreak"):
             line += 1
         elif token.type == "link_open":
-            inside_link += 1
             links.append((str(token.attrGet("href")), line))
+            inside_link = not term_of(links[-1][0])  # the text of a link may hold digits, a marked term is prose
         elif token.type == "link_close":
-            inside_link -= 1
+            inside_link = False
         elif token.type == "image":
             links.append((str(token.attrGet("src")), line))
             problems += _typed_digits(token.content, here)
@@ -234,8 +245,12 @@ def _finish_inline(
                     next="close it on the same line",
                 )
             )
-        elif token.type == "text" and not inside_link:
-            problems += _typed_digits(token.content, here)
+        elif token.type == "text":
+            if not inside_link:
+                problems += _typed_digits(token.content, here)
+            if before and before.type == "expression":
+                token.content = BEFORE_UNIT.sub(NO_BREAK, token.content)
+        before = token
     return links
 
 
@@ -247,8 +262,13 @@ def _written(text: str, where: str, scope: Scope, problems: list[str]) -> str:
         return ""
 
 
+def term_of(target: str) -> str:
+    """The key of the term that a link's target marks, or nothing."""
+    return target[len(TERM) :] if target.lower().startswith(TERM) else ""
+
+
 def _undefined_terms(links: list[tuple[str, int]], where: str, glossary: Mapping[str, Term]) -> list[str]:
-    marked = [(target.removeprefix(TERM), line) for target, line in links if target.startswith(TERM)]
+    marked = [(key, line) for target, line in links if (key := term_of(target))]
     return [
         problem(f"{where}:{line}", "the glossary has no such term", got=key, expected=nearest(key, list(glossary)), next="name one of these, or explain the term in glossary.toml")
         for key, line in marked
@@ -264,12 +284,15 @@ def _explain_terms(tokens: list[Token], env: Any, glossary: Mapping[str, Term], 
         explained, meaning = [], None
         for token in children:
             explained.append(token)
-            if token.type == "link_open" and str(token.attrGet("href")).startswith(TERM):
-                key, ident = str(token.attrGet("href")).removeprefix(TERM), f"meaning-{next(numbers)}"
+            if token.type == "link_open" and (key := term_of(str(token.attrGet("href")))):
+                ident = f"meaning-{next(numbers)}"
                 token.attrs = {"class": "term", "href": f"{root}glossary/index.html#{key}", "aria-describedby": ident}
                 text = html.escape(meaning_of(key, glossary[key]))
                 meaning = Token(
-                    "html_inline", "", 0, content=f'<span class="meaning" role="tooltip" id="{ident}">{text}</span>'
+                    "html_inline",
+                    "",
+                    0,
+                    content=f'<span class="meaning" role="tooltip" data-pagefind-ignore id="{ident}">{text}</span>',
                 )
             elif token.type == "link_close" and meaning:
                 explained.append(meaning)
@@ -348,7 +371,9 @@ def _give_ids(tokens: list[Token], taken: set[str]) -> None:
     """Headings get ids from their words, so that links to them survive reordering; never empty, never twice."""
     for heading, inline in itertools.pairwise(tokens):
         if heading.type == "heading_open":
-            stem = slug(inline.content)
+            stem = slug(
+                "".join(child.content for child in inline.children or [] if child.type in ("text", "code_inline"))
+            )
             ident, number = stem, 2
             while ident in taken:
                 ident, number = f"{stem}-{number}", number + 1

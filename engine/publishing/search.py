@@ -1,5 +1,6 @@
 """The index of the site's search, made by Pagefind: readers load a few small parts of it, and only when they search."""
 
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -30,7 +31,9 @@ def search_files(pages: dict[str, bytes]) -> dict[str, bytes]:
             path.write_bytes(html)
         # The program itself: its Python interface waits a tenth of a second for every page.
         command = [str(pagefind_bin.get_executable()), "--site", str(site), "--output-path", str(out), "--silent"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # It would also read a pagefind.toml of the folder that the build was started in, and variables of its own.
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("PAGEFIND_")}
+        done = subprocess.run(command, cwd=folder, env=plain, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UserError(problem("the search index", "Pagefind failed", got=(done.stderr or done.stdout).strip(), next="pip install -c constraints.txt -e ."))  # fmt: skip
         found = sorted({path for pattern in WANTED for path in out.glob(pattern)})

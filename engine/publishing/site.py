@@ -15,18 +15,21 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import unquote, urldefrag
 
 from engine.cache import kept
-from engine.errors import UserError, disk_problem, problem, shown
+from engine.errors import Collected, UserError, disk_problem, problem, shown
 from engine.explainer import load_explainers
-from engine.lesson import Lesson, Site
+from engine.expressions import Scope
+from engine.lesson import Lesson, Site, marked_terms
 from engine.publishing.explainers import ExplainerPage, explainer_page
 from engine.publishing.feeds import feed_files
-from engine.publishing.lists import TEMPLATES, Card, Uses, list_pages, neighbours
-from engine.publishing.prose import TERM
+from engine.publishing.lists import TEMPLATES, Card, list_pages, neighbours
+from engine.publishing.prose import TERM, meaning_of, render_line, term_of
 from engine.publishing.search import search_files
 from engine.publishing.stale import Built, Contents, Rendered
+from engine.toml import line_of, read_toml
 
 MARK = ".made-by-lesson-lab"  # an output folder without it holds somebody's own files: never wiped
 NEIGHBOURS = b"<!--neighbours-->"  # in a lesson's page; no text of a lesson can hold it, "<" is escaped in all of them
@@ -67,16 +70,25 @@ def gather(
 
     UserError with all problems of all lessons.
     """
+    glossary, explainers = lessons_folder / "glossary.toml", lessons_folder / "explainers"
+    _check_meanings(site, glossary)
     asked = [(site, lesson, runs_folder, lesson.id in with_local) for lesson in lessons]
     where = contents or Contents(lessons_folder, runs_folder)
     jobs = [(*job, where.lesson_folder(site, job[1], job[3])) for job in asked]
     done = [Rendered.load(folder) if contents else None for *_, folder in jobs]
     stale = [job for job, rendered in zip(jobs, done, strict=True) if rendered is None]
-    fresh = iter(_render_all(stale))
-    where.refuse_changed([lesson for _, lesson, *_ in stale], [folder for *_, folder in stale])
-    gathered = Gathered([rendered or next(fresh) for rendered in done], _explainers(site, lessons_folder))
+    collected = Collected()
+    fresh = iter(collected.get(lambda: _render_all(stale), []))
+    collected.get(
+        lambda: where.refuse_changed([lesson for _, lesson, *_ in stale], [folder for *_, folder in stale]), None
+    )
+    pages_of_explainers = collected.get(lambda: _explainers(site, lessons_folder), [])
+    prose = [*(lesson.page for lesson in lessons), *sorted(explainers.glob("*/page.md"))]
+    collected.get(lambda: _refuse_unused_terms(site, glossary, prose), None)
+    collected.raise_all()
+    gathered = Gathered([rendered or next(fresh) for rendered in done], pages_of_explainers)
     cards = [one.card for one in gathered.lessons]
-    pages = list_pages(site, cards, gathered.explainers, _uses(site, gathered, lessons_folder / "glossary.toml"))
+    pages = list_pages(site, cards, gathered.explainers, _terms(site, gathered))
     lesson_pages = [f"lessons/{card.id}/index.html" for card in cards if card.published]
     gathered.files = {address: html.encode() for address, html in pages.items()} | assets()
     for one in gathered.explainers:
@@ -91,15 +103,10 @@ def gather(
 
 def _explainers(site: Site, lessons_folder: Path) -> list[ExplainerPage]:
     """All of them, each time: without curves a page takes a hundredth of a second. UserError with all problems."""
-    pages, problems = [], []
-    for explainer in load_explainers(lessons_folder):
-        try:
-            pages.append(explainer_page(site, explainer))
-        except UserError as error:
-            problems += error.problems
-    if problems:
-        raise UserError(*problems)
-    return pages
+    collected = Collected()
+    found = [collected.get(lambda one=one: explainer_page(site, one), None) for one in load_explainers(lessons_folder)]
+    collected.raise_all()
+    return found
 
 
 def _pages(gathered: Gathered) -> dict[str, bytes]:
@@ -110,21 +117,40 @@ def _pages(gathered: Gathered) -> dict[str, bytes]:
     return of_lessons | {address: html for address, html in gathered.files.items() if address.endswith(".html")}
 
 
-def _uses(site: Site, gathered: Gathered, glossary: Path) -> Uses:
-    """Which pages use each term of the glossary. UserError for a term that none does."""
+def _check_meanings(site: Site, glossary: Path) -> None:
+    """UserError for a typed digit or an expression that cannot be read in a meaning, with its line."""
+    lines, collected = read_toml(glossary)[1] if site.glossary else {}, Collected()
+    for key, term in site.glossary.items():
+        where = f"{shown(glossary)}:{line_of(lines, ('terms', key))} terms.{key}"
+        collected.get(lambda where=where, term=term: render_line(term.meaning, where, Scope({})), "")
+    collected.raise_all()
+
+
+def _refuse_unused_terms(site: Site, glossary: Path, pages: list[Path]) -> None:
+    """UserError for a term that no page.md marks, be its page published or not."""
+    used = set().union(*(marked_terms(page.read_text(encoding="utf-8", errors="replace")) for page in pages))
+    unused = [key for key in site.glossary if key not in used]
+    lines = read_toml(glossary)[1] if unused else {}
+    if unused:
+        raise UserError(*(problem(f"{shown(glossary)}:{line_of(lines, ('terms', key))} terms.{key}", "no page uses this term", next=f"mark it where a page's prose uses it, [{site.glossary[key].name}]({TERM}{key}), or take it out") for key in unused))  # fmt: skip
+
+
+def _terms(site: Site, gathered: Gathered) -> list[dict[str, Any]]:
+    """The glossary by name, with the pages that use each term."""
     pages = [
         (f"lessons/{one.card.id}/index.html", f"lesson {one.card.id}", one.links)
         for one in gathered.lessons
         if one.files
     ]
     pages += [(f"{one.address}index.html", one.texts["title"], one.links) for one in gathered.explainers]
-    uses: Uses = {key: [] for key in site.glossary}
+    uses: dict[str, list[tuple[str, str]]] = {key: [] for key in site.glossary}
     for address, title, links in pages:
-        for key in dict.fromkeys(target.removeprefix(TERM) for target, _ in links if target.startswith(TERM)):
+        for key in dict.fromkeys(term_of(target) for target, _ in links if term_of(target)):
             uses[key].append((address, title))
-    if unused := [key for key, where in uses.items() if not where]:
-        raise UserError(*(problem(f"{shown(glossary)} terms.{key}", "no page uses this term", next=f"mark it where a page's prose uses it, [{site.glossary[key].name}]({TERM}{key}), or take it out") for key in unused))  # fmt: skip
-    return uses
+    by_name = sorted(site.glossary.items(), key=lambda item: item[1].name.casefold())
+    return [
+        {"key": key, "name": term.name, "meaning": meaning_of(key, term), "uses": uses[key]} for key, term in by_name
+    ]
 
 
 def _render_all(jobs: list[Job]) -> list[Rendered]:

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from engine.cache import CACHE
 from engine.errors import UserError, problem, shown
-from engine.lesson import Lesson, Site
+from engine.lesson import Lesson, Site, marked_terms
 from engine.publishing.lists import TEMPLATES, Card
 
 ENGINE = Path(__file__).parents[1]
@@ -109,7 +109,12 @@ class Contents:
         place = _hash(str(lesson.folder.resolve()), str(runs.resolve()))[:20]
         own = [(of_lessons, lesson.folder.relative_to(lessons)), *((of_runs, folder) for folder in _of(lesson))]
         lines = [line for folders, folder in own for line in folders.get(folder, ())]
-        key = _hash(source_hash(), site.model_dump_json(), str(with_local), *lines)
+        terms = {
+            key: site.glossary.get(key)
+            for key in sorted(marked_terms(lesson.page.read_text(encoding="utf-8", errors="replace")))
+        }
+        about = site.model_copy(update={"glossary": {key: term for key, term in terms.items() if term}})
+        key = _hash(source_hash(), about.model_dump_json(), str(with_local), *lines)
         return CACHE / "pages" / place / key[:40]
 
     def refuse_changed(self, lessons: list[Lesson], rendered: list[Path]) -> None:
