@@ -359,11 +359,14 @@
 
   // What can be scrolled can be scrolled by keyboard.
   function reach() {
-    document.querySelectorAll(".table:not(.tall), pre, .math, .sample").forEach(function (box) {
-      if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0; else box.removeAttribute("tabindex");
+    var boxes = Array.from(document.querySelectorAll(".table:not(.tall), pre, .math, .sample"));
+    // All are measured before any is changed: a change between two measurements would lay out the page again.
+    var scrolls = boxes.map(function (box) { return box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight; });
+    boxes.forEach(function (box, at) {
+      if (scrolls[at]) box.tabIndex = 0; else box.removeAttribute("tabindex");
     });
   }
-  reach();
+  addEventListener("load", reach);  // not at once: it would make the browser lay out the whole page before it shows any of it
   addEventListener("resize", reach);
   document.querySelectorAll("details").forEach(function (details) { details.addEventListener("toggle", reach); });
 

@@ -107,22 +107,40 @@ def browser(site: Path) -> Iterator[str]:
 
 
 def lighthouse(site: Path) -> Iterator[str]:
-    """The phone preset over the home page, the search, the glossary, and every lesson and explainer."""
-    with served(site) as root, tempfile.TemporaryDirectory() as folder:
+    """The phone preset over the home page, the search, the glossary, and every lesson and explainer. A page that misses a
+    figure is measured three times, and the middle counts: the scores follow the machine's speed of the moment."""
+    with served(site) as root:
         for page in [site / "index.html", *sorted(site.glob("*/index.html")), *sorted(site.glob("explainers/*/index.html")), *lessons(site)]:  # fmt: skip
-            name, report = page.relative_to(site).as_posix(), Path(folder) / "report.json"
-            command = ["node", str(TOOLS / "lighthouse" / "cli" / "index.js"), f"{root}/{name}", "--quiet", "--output=json", f"--output-path={report}", f"--chrome-flags=--headless {' '.join(FLAGS)}"]  # fmt: skip
-            done = subprocess.run(command, env=os.environ | {"CHROME_PATH": CHROMIUM}, capture_output=True, text=True, check=False)  # fmt: skip
-            if done.returncode:
-                yield f"{name}: Lighthouse did not run: {done.stderr[-500:]}"
+            name = page.relative_to(site).as_posix()
+            measured = [_measure(f"{root}/{name}")]
+            if measured[0] is None or _short(measured[0]):
+                measured += [_measure(f"{root}/{name}") for _ in range(2)]
+            if None in measured:
+                yield f"{name}: Lighthouse did not run"
                 continue
-            result = json.loads(report.read_text())
-            scores = {key: round(100 * result["categories"][key]["score"]) for key in SCORES}
-            shift = result["audits"]["cumulative-layout-shift"]["numericValue"]
-            print(f"{name}: {', '.join(f'{key} {score}' for key, score in scores.items())}, layout shift {shift:.3f}")
-            failed = [ref["id"] for key in SCORES for ref in result["categories"][key]["auditRefs"] if result["audits"][ref["id"]]["score"] not in (1, None) and ref["weight"]]  # fmt: skip
-            if shift > LAYOUT_SHIFT or any(scores[key] < least for key, least in SCORES.items()):
-                yield f"{name}: {scores}, layout shift {shift:.3f}, must be at least {SCORES} and at most {LAYOUT_SHIFT}; look at {', '.join(failed)}"
+            middle = sorted(measured, key=lambda one: one["performance"])[len(measured) // 2]
+            print(f"{name}: {', '.join(f'{key} {value}' for key, value in middle.items())}")
+            if _short(middle):
+                yield f"{name}: {middle}, must be at least {SCORES}, with a layout shift of at most {LAYOUT_SHIFT}"
+
+
+def _measure(address: str) -> dict[str, Any] | None:
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = ["node", str(TOOLS / "lighthouse" / "cli" / "index.js"), address, "--quiet", "--output=json", f"--output-path={report}", f"--chrome-flags=--headless {' '.join(FLAGS)}"]  # fmt: skip
+        done = subprocess.run(command, env=os.environ | {"CHROME_PATH": CHROMIUM}, capture_output=True, text=True, check=False)  # fmt: skip
+        if done.returncode:
+            print(f"{address}: {done.stderr[-500:]}", file=sys.stderr)
+            return None
+        result = json.loads(report.read_text())
+    scores = {key: round(100 * result["categories"][key]["score"]) for key in SCORES}
+    failed = [ref["id"] for key in SCORES for ref in result["categories"][key]["auditRefs"] if result["audits"][ref["id"]]["score"] not in (1, None) and ref["weight"]]  # fmt: skip
+    shift = round(result["audits"]["cumulative-layout-shift"]["numericValue"], 3)
+    return scores | {"layout shift": shift, "look at": failed}
+
+
+def _short(one: dict[str, Any]) -> bool:
+    return one["layout shift"] > LAYOUT_SHIFT or any(one[key] < least for key, least in SCORES.items())
 
 
 def pages(site: Path) -> list[Path]:
