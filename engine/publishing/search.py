@@ -23,6 +23,8 @@ WANTED = (
 
 def search_files(pages: dict[str, bytes]) -> dict[str, bytes]:
     """Address -> content. `pages` are HTML; what is searched of them lies within data-pagefind-body."""
+    if not pages:
+        return {}
     with tempfile.TemporaryDirectory() as folder:
         site, out = Path(folder, "site"), Path(folder, "out")
         for address, html in pages.items():

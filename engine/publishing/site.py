@@ -8,13 +8,14 @@ import hashlib
 import importlib.metadata
 import multiprocessing
 import os
+import posixpath
 import shutil
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag
 
@@ -95,9 +96,12 @@ def gather(
         gathered.files |= one.files
     own_pages = [address for address in gathered.files if address.endswith(".html")]
     gathered.files |= feed_files(site, cards, gathered.explainers, [*own_pages, *lesson_pages])
-    if contents:
-        gathered.files |= search_files(_pages(gathered))
-    check_links(gathered, {lesson.id: lesson.page for lesson in lessons}, lessons_folder / "site.toml", site.base_url)
+    with ThreadPoolExecutor(1) as beside:  # Pagefind is a process of its own: links are checked meanwhile
+        index = beside.submit(search_files, _pages(gathered) if contents else {})
+        check_links(
+            gathered, {lesson.id: lesson.page for lesson in lessons}, lessons_folder / "site.toml", site.base_url
+        )
+    gathered.files |= index.result()
     return gathered
 
 
@@ -247,7 +251,7 @@ def check_links(gathered: Gathered, prose: dict[str, Path], home: Path, base_url
     known = addresses(gathered)
     problems = []
     for page, of_page in targets.items():
-        for target in of_page:
+        for target in dict.fromkeys(of_page):
             address, fragment = _resolve(page, target, base_url)
             where = f"{shown(sources[page])}{next((f':{line}' for link, line in lines[page] if link == target), '')}"
             if address is not None and address not in known:
@@ -274,9 +278,9 @@ def _resolve(page: str, target: str, base_url: str) -> tuple[str | None, str]:
     path, fragment = urldefrag(target)
     if not path:
         return page, unquote(fragment)
-    joined = os.path.normpath(PurePosixPath(page).parent / unquote(path))
+    joined = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(path)))
     folder = path.endswith("/") or joined == "."
-    return (str(PurePosixPath(joined) / "index.html") if folder else joined), unquote(fragment)
+    return (posixpath.normpath(f"{joined}/index.html") if folder else joined), unquote(fragment)
 
 
 def _dead(where: str, target: str, what: str, got: str) -> str:

@@ -36,7 +36,9 @@ def make_lessons(root: Path, count: int, own_charts: bool) -> None:
             )
         (folder / "lesson.toml").write_text(text)
         shutil.copytree(PROJECT / "runs" / old, root / "runs" / new, copy_function=os.link)
-    (root / "lessons" / "site.toml").write_bytes((PROJECT / "lessons" / "site.toml").read_bytes())
+    for name in ("site.toml", "glossary.toml"):
+        shutil.copy(PROJECT / "lessons" / name, root / "lessons")
+    shutil.copytree(PROJECT / "lessons" / "explainers", root / "lessons" / "explainers")
 
 
 def build(root: Path, cache: Path) -> float:
