@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,8 +19,6 @@ from engine.publishing.prose import linked_files, read_prose, render_line, rende
 # Of a path's drawing, in its own units; 320 of them are a phone's width.
 WIDTH, CELL_HEIGHT, BOX_WIDTH, BOX_HEIGHT, LETTERS = 320, 92, 94, 42, 13
 LINE_HEIGHT, ARROW = 15, 9
-
-
 Fill = Callable[..., str]  # a text of explainer.toml and its key -> the text with its numbers
 
 
@@ -49,10 +48,7 @@ def explainer_page(site: Site, explainer: Explainer) -> ExplainerPage:
         None,
     )  # fmt: skip
     for ident in figures if prose else ():
-        if (
-            times := prose.html.count(f'<figure class="paths" id="{ident}"')
-            + prose.html.count(f'<figure class="calculator" id="{ident}"')
-        ) != 1:
+        if (times := len(re.findall(rf'<figure class="\w+" id="{ident}"', prose.html))) != 1:
             collected.problems.append(problem(shown(explainer.page), "every figure is shown once", got=f"{ident}, {times} times", next=f"keep one block ```figure {ident}```"))  # fmt: skip
     collected.raise_all()
     address = f"explainers/{explainer.name}/"
@@ -81,7 +77,7 @@ def _figures(explainer: Explainer, collected: Collected, fill: Fill) -> tuple[di
         if made:
             caption = fill(one.caption, "calculators", number, "caption")
             figures[one.id] = str(macros.calculator(one, made, caption, FORMATS, rough))
-            scripts[one.id] = made.script()
+            scripts[one.id] = collected.get(made.script, "")
         else:
             figures[one.id] = f'<figure class="calculator" id="{one.id}">'  # the prose has its own problems to tell
     return figures, scripts

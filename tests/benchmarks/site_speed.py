@@ -65,7 +65,8 @@ def main() -> None:
     parser.add_argument("--own-charts", action="store_true")
     options = parser.parse_args()
     count = options.lessons
-    with tempfile.TemporaryDirectory(dir=PROJECT) as folder:
+    (PROJECT / ".cache").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as folder:  # beside the runs, for hard links; never committed
         root, cache = Path(folder), Path(folder) / "cache"
         make_lessons(root, count, options.own_charts)
         cold = build(root, cache)
