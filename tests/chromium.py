@@ -61,7 +61,10 @@ def open_page(browser, address, **options):
     context = browser.new_context(**options)
     page, requests, problems = context.new_page(), [], []
     page.on("request", lambda request: requests.append(request.url))
-    page.on("requestfailed", lambda request: problems.append(request.url))
+    # Aborted: the page was left before its icon had come.
+    page.on(
+        "requestfailed", lambda request: problems.append(request.url) if request.failure != "net::ERR_ABORTED" else None
+    )
     page.on("response", lambda response: problems.append(response.url) if response.status >= 400 else None)
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))

@@ -66,7 +66,9 @@ def main() -> None:
     options = parser.parse_args()
     count = options.lessons
     (PROJECT / ".cache").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as folder:  # beside the runs, for hard links; never committed
+    with tempfile.TemporaryDirectory(
+        dir=PROJECT / ".cache"
+    ) as folder:  # beside the runs, for hard links; never committed
         root, cache = Path(folder), Path(folder) / "cache"
         make_lessons(root, count, options.own_charts)
         cold = build(root, cache)
