@@ -227,7 +227,7 @@ def _bad_paths(explainer: Explainer) -> Iterator[str]:
 def _bad_calculators(explainer: Explainer) -> Iterator[str]:
     for number, figure in enumerate(explainer.spec.calculators):
         where = lambda *key, number=number: explainer.where("calculators", number, *key)
-        for name in figure.inputs.keys() | figure.steps.keys():
+        for name in dict.fromkeys((*figure.inputs, *figure.steps)):
             if name in RESERVED or keyword.iskeyword(name) or (name in figure.inputs and name in figure.steps):
                 yield problem(
                     where(), "this name cannot be used, or is used twice", got=name, next="rename the input or step"
@@ -243,9 +243,9 @@ def _bad_calculators(explainer: Explainer) -> Iterator[str]:
                     next="give a `when` to every saying but the last",
                 )
         for at, preset in enumerate(figure.presets):
-            for name in preset.inputs.keys() - figure.inputs.keys():
+            for name in [name for name in preset.inputs if name not in figure.inputs]:
                 yield problem(where("presets", at), "no such input", got=name, expected=nearest(name, list(figure.inputs)), next="mend the name")  # fmt: skip
-            for name in figure.inputs.keys() - preset.inputs.keys():
+            for name in [name for name in figure.inputs if name not in preset.inputs]:
                 yield problem(where("presets", at), "an input without a value", expected=f"{name} = …", next="add it")
 
 
@@ -261,5 +261,5 @@ def _unused_facts(explainer: Explainer) -> Iterator[str]:
         for name in ("page.md", "explainer.toml")
     )
     used = set(re.findall(r"\bfacts\.(\w+)", text))
-    for key in explainer.facts.keys() - used:
+    for key in [key for key in explainer.facts if key not in used]:
         yield problem(f"{shown(explainer.folder / 'facts.toml')} facts.{key}", "nothing on the page uses this fact", next="use it, or take it out")  # fmt: skip

@@ -350,16 +350,13 @@ def load_lessons(folder: Path) -> list[Lesson]:
     """Every lesson below `folder`, by id. UserError with all problems of all lessons."""
     if not folder.is_dir():
         raise UserError(problem(shown(folder), "no such folder", next="name the lessons' folder with --lessons DIR"))
-    lessons, problems = [], []
-    for toml in sorted(folder.glob("*/lesson.toml")):
-        try:
-            lessons.append(load_lesson(toml.parent))
-        except UserError as error:
-            problems.extend(error.problems)
-    problems.extend(_folders_without_spec(folder))
-    problems.extend(_ids_used_twice(lessons))
-    if problems:
-        raise UserError(*problems)
+    collected = Collected()
+    found = [
+        collected.get(lambda toml=toml: load_lesson(toml.parent), None) for toml in sorted(folder.glob("*/lesson.toml"))
+    ]
+    lessons = [lesson for lesson in found if lesson]
+    collected.problems += [*_folders_without_spec(folder), *_ids_used_twice(lessons)]
+    collected.raise_all()
     return sorted(lessons, key=lambda lesson: lesson.sort_key)
 
 

@@ -1,5 +1,5 @@
-"""The pages around the lessons: home, one a phase, glossary, search, colophon, 404. They are made from what each lesson's page says of itself, so
-that no list needs the heavy libraries of a chart."""
+"""The pages around the lessons: home, one a phase, glossary, search, colophon, 404. They are made from what each lesson's
+page says of itself, so that no list needs the heavy libraries of a chart."""
 
 import json
 from dataclasses import dataclass
